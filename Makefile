@@ -56,7 +56,7 @@ $(READY): requirements.lock pyproject.toml
 		echo 'The course needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.12 ...' >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv .venv || { rm -rf .venv; \
 		echo 'Python has no venv module: on Debian, apt-get install python3-venv.' >&2; exit 1; }
-	$(PY) -m pip install --quiet --no-compile --requirement requirements.lock
+	$(PY) -m pip install --quiet --requirement requirements.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -51,7 +51,7 @@ def numeric(name: str, value: ArrayLike) -> FloatArray:
             array = np.asarray(value)
         except ValueError as error:  # numpy refuses ragged nesting
             raise ValueError(f"{name} must be a number or a rectangular array: {error}") from None
-        if array.dtype.kind not in "iuf" and array.size:
+        if array.dtype.kind not in "iuf":
             raise TypeError(
                 f"{name} must be a real number or an array of them: "
                 f"got {value!r:.80} ({type(value).__name__} of {array.dtype})"

@@ -126,7 +126,7 @@ def check(
     unit = f" {unit}" if unit else ""
     share = "%" if relative else unit
     scale = 100 if relative else 1
-    many = f" (worst of {p.size:,})" if p.size > 1 else ""
+    many = f", worst of {p.size:,}" if p.size > 1 else ""
     if relation in ("<=", ">="):
         margin = "beyond" if error > 0 else "inside"
         shown_error = f"{_rounded(abs(error) * scale, limit * scale)}{share} {margin} the bound"
@@ -135,9 +135,9 @@ def check(
     line = Claim(
         claim=claim,
         witness=witness,
-        predicted=f"{_number(float(p[worst]))}{unit}{many}",
+        predicted=f"{_number(float(p[worst]))}{unit}",
         observed=f"{_number(float(o[worst]))}{unit}",
-        error=shown_error,
+        error=shown_error + many,
         tolerance=f"{'> ' if miss_wanted else ''}{_number(limit * scale)}{share}: {why}",
         verdict="breaks" if miss_wanted else "holds",
     )
@@ -193,14 +193,14 @@ def collect(notebooks: Iterable[str | Path]) -> Ledger:
 
 def _number(value: float) -> str:
     """Six significant digits: the same text on every platform."""
-    return f"{value:.6g}"
+    return f"{value:.6g}".replace("e-0", "e-")
 
 
 def _rounded(error: float, limit: float) -> str:
     """An error to two digits; one far below its limit is rounding noise, and says so."""
     if 0 < abs(error) < limit / 1000:
-        return f"< {limit / 1000:.2g}"
-    return f"{error:.2g}"
+        return f"< {_number(limit / 1000)}"
+    return _number(float(f"{error:.2g}"))
 
 
 def _table(rows: list[tuple[Claim, str | None]]) -> str:

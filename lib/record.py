@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lib._validate import FloatArray, numeric, ordered, require, where_first
-from lib.latency import RequestMetrics, request_metrics
+from lib.latency import RequestMetrics, TTFTParts, request_metrics, ttft_parts
 
 STAMPS = ("arrival", "queued", "scheduled", "prefill_end", "first_token", "last_token")
 TOKENS = ("input_tokens", "output_tokens")
@@ -127,4 +127,14 @@ class RequestLog:
             done.column("first_token"),
             done.column("last_token"),
             done.column("output_tokens"),
+        )
+
+    def ttft_parts(self) -> TTFTParts:
+        """Queue wait, prefill and first decode of the requests that succeeded, as arrays (s)."""
+        done = self.where(self.succeeded)
+        return ttft_parts(
+            done.column("arrival"),
+            done.column("scheduled"),
+            done.column("prefill_end"),
+            done.column("first_token"),
         )

@@ -253,6 +253,12 @@ def test_indented_runs_appended(tmp_path) -> None:
     assert len(read_vllm(write(tmp_path, text=text))) == 2
 
 
+def test_lines_are_counted_through_an_indented_run(tmp_path) -> None:
+    text = json.dumps(result(), indent=2)
+    with pytest.raises(ValueError, match=rf"r\.json, line {text.count(chr(10)) + 2}: expected"):
+        read_vllm(write(tmp_path, text=text + "\nnull"))
+
+
 @pytest.mark.parametrize("written", ['"inf"', "Infinity"])
 def test_an_unlimited_rate(written, tmp_path) -> None:
     text = json.dumps(result()).replace('"request_rate": 2.0', f'"request_rate": {written}')

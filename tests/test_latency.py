@@ -84,6 +84,13 @@ def test_lengths_must_match(function, good, name):
         function(**{**others, name: np.full(3, good[name])})
 
 
+def test_lengths_must_match_beside_a_scalar():
+    with pytest.raises(ValueError, match=r"lengths must match: got last_token_out \(3,\)"):
+        tpot(0.0, [1.0, 2.0, 3.0], [4, 5])
+    with pytest.raises(ValueError, match=r"lengths must match: got request_arrive \(3,\)"):
+        normalized_latency(0.0, [1.0, 2.0, 3.0], [4, 5])
+
+
 @pytest.mark.parametrize("bad", [0, -1, 1.5, 2**53])
 @pytest.mark.parametrize(
     ("function", "good", "name"), [a for a in NUMBERS if a[2] == "output_tokens"], ids=label

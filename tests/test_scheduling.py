@@ -86,14 +86,14 @@ def test_request_passes_through_its_stages_and_stamps_each():
     seen = []
     for _ in range(4):
         scheduler.step()
-        seen.append((request.prefilled, request.decoded, request.stage(), request.finished))
+        progress = (request.prefilled, request.decoded, request.stage(), request.finished)
+        seen.append((progress, stamps(request)))
     assert seen == [
-        (4, 0, "prefill", False),
-        (5, 0, "decode", False),
-        (5, 1, "decode", False),
-        (5, 2, "done", True),
+        ((4, 0, "prefill", False), (1, 1, None, None, None)),
+        ((5, 0, "decode", False), (1, 1, 3, None, None)),
+        ((5, 1, "decode", False), (1, 1, 3, 4, None)),
+        ((5, 2, "done", True), (1, 1, 3, 4, 5)),
     ]
-    assert stamps(request) == (1, 1, 3, 4, 5)
 
 
 def test_stage_reads_the_progress_of_the_request():
