@@ -35,7 +35,7 @@ lab: $(READY) ## Open the chapters in JupyterLab
 	$(PY) -m jupyterlab book
 
 notebooks: $(READY) ## Run the chapters and store their new outputs
-	$(PY) -m nbconvert --execute --inplace $(TIDY) $(CHAPTERS)
+	$(PY) -m nbconvert --execute --inplace --coalesce-streams $(TIDY) $(CHAPTERS)
 
 lock: ## Write requirements.lock anew from pyproject.toml
 	$(PYTHON) -m venv _build/uv

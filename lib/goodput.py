@@ -113,6 +113,58 @@ def wilson_interval(
     return result("low", low), result("high", high)
 
 
+def meets_slo(
+    metrics: RequestMetrics | Iterable[RequestMetrics],
+    ttft_slo: float | None = None,
+    tpot_slo: float | None = None,
+    e2e_slo: float | None = None,
+    *,
+    one_token: str = "pass",
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which requests meet every limit given, the indicator I_i (eq-attainment).
+
+    Parameters
+    ----------
+    metrics : completed requests, as an iterable of RequestMetrics or as one with array fields.
+    ttft_slo, tpot_slo, e2e_slo : limits (s, s per token, s); None leaves one out. A request
+        meets a limit when its value is <= the limit, with 1 ns of slack.
+    one_token : what a one-token answer means for `tpot_slo`. It has no gap, so "pass" (the
+        default: no user waits for a second token; vLLM and SGLang), "fail" (AIPerf,
+        inference-perf) or "skip", which leaves it out of the count (GuideLLM).
+
+    Returns
+    -------
+    (good, judged), each bool, one value a request; a skipped one is neither.
+
+    Raises
+    ------
+    ValueError : no limit, a limit or a metric that is negative or not finite, an unknown rule.
+    TypeError : `metrics` holds something else than RequestMetrics.
+
+    Source: the seed, section 2.2.
+    """
+    choice("one_token", one_token, ONE_TOKEN)
+    given = {"ttft": ttft_slo, "tpot": tpot_slo, "e2e": e2e_slo}
+    limits = {
+        name: one(f"{name}_slo", positive(f"{name}_slo", limit))
+        for name, limit in given.items()
+        if limit is not None
+    }
+    if not limits:
+        raise ValueError("ttft_slo, tpot_slo or e2e_slo must be given: no limit, no goodput")
+    columns = _columns(metrics)
+    judged = np.full(columns["output_tokens"].size, True)
+    good = judged.copy()
+    single = columns["output_tokens"] == 1
+    for name, limit in limits.items():
+        within = columns["e2e_latency" if name == "e2e" else name] <= limit + SLACK_S
+        if name == "tpot":
+            within = np.where(single, one_token != "fail", within)
+            judged &= ~single | (one_token != "skip")
+        good &= within
+    return good & judged, judged
+
+
 @dataclass(frozen=True)
 class Attainment:
     """How many of the judged requests meet the SLO, and how sure the sample makes us."""
@@ -140,12 +192,7 @@ def attainment(
 
     Parameters
     ----------
-    metrics : completed requests, as an iterable of RequestMetrics or as one with array fields.
-    ttft_slo, tpot_slo, e2e_slo : limits (s, s per token, s); None leaves one out. A request
-        meets a limit when its value is <= the limit, with 1 ns of slack.
-    one_token : what a one-token answer means for `tpot_slo`. It has no gap, so "pass" (the
-        default: no user waits for a second token; vLLM and SGLang), "fail" (AIPerf,
-        inference-perf) or "skip", which leaves it out of the count (GuideLLM).
+    metrics, ttft_slo, tpot_slo, e2e_slo, one_token : as `meets_slo`.
     failed : requests that got no answer, beside those in `metrics`.
     failures : "miss" counts them as judged and not good (the default: a user who gets an error
         was not served in time; SGLang, AIPerf, GuideLLM), "leave_out" does not (inference-perf).
@@ -157,15 +204,13 @@ def attainment(
 
     Raises
     ------
-    ValueError : no limit, a limit or a metric that is negative or not finite, an unknown rule.
-    TypeError : `metrics` holds something else than RequestMetrics.
+    ValueError, TypeError : as `meets_slo`; an unknown rule, a bad count or confidence.
 
     Source: the seed, section 2.2; Zhong et al., DistServe (OSDI 2024), section 2.
     """
-    choice("one_token", one_token, ONE_TOKEN)
     choice("failures", failures, FAILURES)
     lost = int(one("failed", count("failed", failed)))
-    good, judged = _judge(metrics, ttft_slo, tpot_slo, e2e_slo, one_token)
+    good, judged = meets_slo(metrics, ttft_slo, tpot_slo, e2e_slo, one_token=one_token)
     total = int(judged.sum()) + (lost if failures == "miss" else 0)
     hits = int(good.sum())
     low, high = wilson_interval(hits, max(total, 1), confidence)
@@ -191,7 +236,22 @@ def goodput_ratio(
     failed: int = 0,
     failures: str = "miss",
 ) -> float:
-    """SLO attainment as a plain number (eq-attainment): `attainment(...).ratio`, 0 for none."""
+    """SLO attainment as a plain number (eq-attainment).
+
+    Parameters
+    ----------
+    metrics, ttft_slo, tpot_slo, e2e_slo, one_token, failed, failures : as `attainment`.
+
+    Returns
+    -------
+    `attainment(...).ratio`; 0 with no request judged.
+
+    Raises
+    ------
+    ValueError, TypeError : as `attainment`.
+
+    Source: the seed, section 2.2.
+    """
     return attainment(
         metrics,
         ttft_slo,
@@ -243,35 +303,6 @@ def goodput(
         failures=failures,
     )
     return float(request_throughput(share.judged, window)) * share.ratio
-
-
-def _judge(
-    metrics: RequestMetrics | Iterable[RequestMetrics],
-    ttft_slo: float | None,
-    tpot_slo: float | None,
-    e2e_slo: float | None,
-    one_token: str,
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Per request: does it meet every limit, and is it judged at all."""
-    given = {"ttft": ttft_slo, "tpot": tpot_slo, "e2e": e2e_slo}
-    limits = {
-        name: one(f"{name}_slo", positive(f"{name}_slo", limit))
-        for name, limit in given.items()
-        if limit is not None
-    }
-    if not limits:
-        raise ValueError("ttft_slo, tpot_slo or e2e_slo must be given: no limit, no goodput")
-    columns = _columns(metrics)
-    judged = np.full(columns["output_tokens"].size, True)
-    good = judged.copy()
-    single = columns["output_tokens"] == 1
-    for name, limit in limits.items():
-        within = columns["e2e_latency" if name == "e2e" else name] <= limit + SLACK_S
-        if name == "tpot":
-            within = np.where(single, one_token != "fail", within)
-            judged &= ~single | (one_token != "skip")
-        good &= within
-    return good & judged, judged
 
 
 def _columns(metrics: RequestMetrics | Iterable[RequestMetrics]) -> dict[str, FloatArray]:

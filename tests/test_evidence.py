@@ -47,6 +47,8 @@ def down(x):
         (">=", down(9.0), 9.0, 0.0, False, False),
         (">=", 8.5, 9.0, 0.5, False, True),
         (">=", down(8.5), 9.0, 0.5, False, False),
+        ("<=", -6.0, -4.0, 0.4, True, True),
+        ("<=", -2.0, -4.0, 0.4, True, False),
         (">=", 2.0, 4.0, 0.5, True, True),
         (">=", down(down(2.0)), 4.0, 0.5, True, False),
         ("!=", 1.0, 1.0, 0.0, False, False),
@@ -115,6 +117,8 @@ def test_the_line_in_words():
     assert line.error == "0.25 s inside the bound"
     (line,) = check("c", 1.25, 1.0, 0.5, relation="<=", unit="s", **WORDS).claims
     assert line.error == "0.25 s beyond the bound"
+    (line,) = check("c", 1.0, 1.0, relation="<=", **WORDS).claims
+    assert line.error == "0 inside the bound"
     (line,) = check("c", 1.25, 1.0, relation=">=", **WORDS).claims
     assert line.error == "0.25 inside the bound"
     (line,) = check("c", 2.0, 1.0, 0.5, relation="!=", **WORDS).claims

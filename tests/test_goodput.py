@@ -250,6 +250,8 @@ def test_a_limit_is_met_when_equal():
     assert goodput_ratio(rows([0.1 + 0.2]), 0.3) == 1.0
     assert goodput_ratio(rows([0.3 + 0.9e-9]), 0.3) == 1.0
     assert goodput_ratio(rows([0.3 + 1.1e-9]), 0.3) == 0.0
+    assert goodput_ratio(rows([0.5 + 1e-9]), 0.5) == 1.0
+    assert goodput_ratio(rows([math.nextafter(0.5 + 1e-9, INF)]), 0.5) == 0.0
     assert goodput_ratio(rows([0.1], tpot=0.3), tpot_slo=0.3) == 1.0
     assert goodput_ratio(rows([0.1], tpot=0.3001), tpot_slo=0.3) == 0.0
     assert goodput_ratio(rows([0.1], tokens=1), e2e_slo=0.1) == 1.0
@@ -283,6 +285,13 @@ def test_a_one_token_answer_and_a_tpot_limit(one_token, good, judged):
     # Without a TPOT limit the answer's length does not matter.
     assert attainment(three, ttft_slo=0.2, one_token=one_token).judged == 3
     assert attainment(three, ttft_slo=0.2, one_token=one_token).good == 3
+
+
+def test_a_one_token_answer_passes_by_default():
+    one = rows([0.5], tokens=1)
+    assert attainment(one, tpot_slo=0.1) == attainment(one, tpot_slo=0.1, one_token="pass")
+    assert goodput_ratio(one, tpot_slo=0.1) == 1.0
+    assert goodput(one, 2.0, tpot_slo=0.1) == 0.5
 
 
 def test_a_one_token_answer_still_has_a_ttft():
