@@ -150,7 +150,12 @@ def check(
 
 
 def evidence(*lines: Evidence) -> Evidence:
-    """Several lines as one table."""
+    """Several lines as one table.
+
+    Raises
+    ------
+    AttributeError : one of `lines` is not Evidence.
+    """
     return Evidence(tuple(claim for line in lines for claim in line.claims))
 
 
@@ -197,8 +202,8 @@ def _number(value: float) -> str:
 
 
 def _rounded(error: float, limit: float) -> str:
-    """An error to two digits; one far below its limit is rounding noise, and says so."""
-    if 0 < abs(error) < limit / 1000:
+    """An error to two digits; far below its limit it is rounding noise, the same everywhere."""
+    if abs(error) < limit / 1000:
         return f"< {_number(limit / 1000)}"
     return _number(float(f"{error:.2g}"))
 

@@ -50,13 +50,13 @@ def kv_step_time_lower_bound(
     *,
     weight_bytes: ArrayLike = 0,
 ) -> FloatOrArray:
-    """No decode step beats T_step >= (W + B x bytes_per_token x T_cache) / BW (eq-kv-step).
+    """No decode step beats T_step >= (M + B x bytes_per_token x T_cache) / BW (eq-kv-step).
 
     Parameters
     ----------
     active_batch, bytes_per_token, avg_cache_tokens : as `kv_step_bytes`.
     memory_bandwidth_bytes_per_s : BW that the device sustains (bytes/s), not GB/s.
-    weight_bytes : W, weights that the step reads once (bytes); 0 leaves them out, which is the
+    weight_bytes : M, weights that the step reads once (bytes); 0 leaves them out, which is the
         seed's bound: still true, and looser.
 
     Returns
@@ -65,7 +65,7 @@ def kv_step_time_lower_bound(
 
     Raises
     ------
-    ValueError : as `kv_step_bytes`; the bandwidth is not positive, or W is negative.
+    ValueError : as `kv_step_bytes`; the bandwidth is not positive, or M is negative.
 
     Source: the seed, section 6.2; Pope et al. (MLSys 2023), section 2, for the weights.
     """
