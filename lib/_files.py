@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lib._validate import FloatArray, nonnegative, require
+from lib._validate import FloatArray, count, nonnegative
 
 DATA = Path(__file__).parent / "data"
 
@@ -51,7 +51,8 @@ class Field(NamedTuple):
 COUNT = Field(r"\d{1,15}", "a whole number >= 0")
 NUMBER = Field(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", "a number >= 0")
 STAMP = Field(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?", "a stamp like 2023-11-16 18:15:46.6805900"
+    r"(?:19|20)\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?",
+    "a stamp like 2023-11-16 18:15:46.6805900",
 )
 
 
@@ -69,7 +70,7 @@ def read_csv(path: str | Path, columns: Mapping[str, Field]) -> list[list[str]]:
         raise ValueError(f"{name}: no row follows the header")
     row = ",".join(f"(?:{field.pattern})" for field in columns.values())
     # One match over the whole file; possessive, so that a long file costs no memory.
-    if not re.fullmatch(f"(?:{row}\n)*+{row}", body):
+    if not re.fullmatch(f"(?:{row}\n)*+{row}", body, re.ASCII):
         for line, text in enumerate(body.split("\n"), start=2):
             with located(f"{name}, line {line}"):
                 _explain(text, columns)
@@ -83,7 +84,7 @@ def _explain(row: str, columns: Mapping[str, Field]) -> None:
     if len(values) != len(columns):
         raise ValueError(f"expected {len(columns)} fields ({','.join(columns)}): got {row!r}")
     for value, (key, field) in zip(values, columns.items(), strict=True):
-        if not re.fullmatch(field.pattern, value):
+        if not re.fullmatch(field.pattern, value, re.ASCII):
             raise ValueError(f"{key} must be {field.rule}: got {value!r}")
 
 
@@ -141,7 +142,7 @@ class Entry:
         value = self.number(key)
         if not value.is_integer():
             raise ValueError(f"{self.where}: {key} must be a whole number: got {value!r}")
-        return int(value)
+        return int(self.get(key))  # not the float, which rounds nanoseconds since 1970
 
 
 def numbers(name: str, values: list[Any], *, scalar: bool = False) -> FloatArray:
@@ -169,15 +170,12 @@ def column(rows: list[Entry], key: str) -> FloatArray:
 def counts(rows: list[Entry], key: str) -> FloatArray:
     """The whole number >= 0 that every row holds under `key`."""
     values = column(rows, key)
-    if np.any(values != np.floor(values)):
-        return np.array([row.count(key) for row in rows], np.float64)
-    return values
-
-
-def whole(name: str, values: FloatArray) -> FloatArray:
-    """`values`, if each is a whole number."""
-    require(name, values, values == np.floor(values), "a whole number")
-    return values
+    try:
+        return count(key, values)
+    except ValueError:  # once more, row by row: the error must say which
+        for row in rows:
+            count(f"{row.where}: {key}", row.number(key))
+        raise
 
 
 def entry(where: str, value: Any) -> Entry:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lib._files import (
     COUNT,
@@ -20,7 +21,7 @@ from lib._files import (
     read_json,
     read_table,
 )
-from lib._validate import FloatArray, ordered, require
+from lib._validate import FloatArray, choice, ordered, require
 from lib.record import RequestLog
 
 _REQUESTS = {
@@ -177,15 +178,12 @@ def load_scheduler_record(name: str) -> dict[str, Any]:
     ------
     ValueError : no such name.
     """
-    if name not in SHIPPED_RECORDS:
-        raise ValueError(f"name must be one of {', '.join(SHIPPED_RECORDS)}: got {name!r}")
+    choice("name", name, SHIPPED_RECORDS)
     return _one(DATA / "vllm_scheduler" / f"{name}.json").values
 
 
 def _shipped(name: str, names: tuple[str, ...]) -> tuple[str, str]:
-    if name not in names:
-        raise ValueError(f"name must be one of {', '.join(names)}: got {name!r}")
-    machine, run = name.split("/")
+    machine, run = choice("name", name, names).split("/")
     return machine, run
 
 
@@ -215,7 +213,9 @@ def read_cpu_run(folder: str | Path, name: str) -> EngineRun:
     columns: dict[str, Any] = {**read_table(requests, _REQUESTS)}
     ids = columns.pop("id").astype(np.int64)
     with located(requests.name):
-        log = RequestLog(request_id=ids, prefill_end=columns["first_token"], **columns)
+        log = RequestLog(
+            request_id=_distinct("id", ids), prefill_end=columns["first_token"], **columns
+        )
     table = Steps(**read_table(steps, _STEPS))
     with located(steps.name):
         ordered(start=table.start, end=table.end)
@@ -264,7 +264,7 @@ def read_gpu_run(folder: str | Path) -> EngineRun:
             last_token=column(rows, "last_token_ts") - origin,
             input_tokens=counts(rows, "input_toks"),
             output_tokens=counts(rows, "output_toks"),
-            request_id=np.array([row.text("request_id") for row in rows]),
+            request_id=_distinct("request_id", np.array([row.text("request_id") for row in rows])),
         )
     meta, client_arrival = _one(folder / "meta.json"), column(rows, "arrival_time")
     sampled = read_table(folder / "timeseries.csv", _SAMPLES)
@@ -310,6 +310,13 @@ def _one(path: Path) -> Entry:
     if more:
         raise ValueError(f"{more[0][0]}: expected one JSON object in the file")
     return entry(where, value)
+
+
+def _distinct(key: str, ids: NDArray[Any]) -> NDArray[Any]:
+    values, times = np.unique(ids, return_counts=True)
+    if np.any(times > 1):
+        raise ValueError(f"{key} must not appear twice: got {values[times > 1][0]}")
+    return ids
 
 
 def _instant(meta: Entry, key: str) -> float:

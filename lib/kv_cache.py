@@ -11,11 +11,11 @@ def kv_bytes_per_token(
     head_dim: ArrayLike,
     bytes_per_element: ArrayLike = 2,
 ) -> int | FloatOrArray:
-    """KV cache per token, 2 L H_kv d s (eq-kv-bytes).
+    """KV cache per token, 2 n_layer H_kv d s (eq-kv-bytes).
 
     Parameters
     ----------
-    layers : L, attention layers.
+    layers : n_layer, attention layers.
     kv_heads : H_kv, key/value heads: all query heads for MHA, fewer for GQA, 1 for MQA.
     head_dim : d, the model's own head size; not always hidden size / query heads.
     bytes_per_element : s; 2 for bf16, 1 for fp8, 0.5 for 4-bit without scales.
@@ -47,11 +47,11 @@ def mla_bytes_per_token(
     rope_dim: ArrayLike,
     bytes_per_element: ArrayLike = 2,
 ) -> int | FloatOrArray:
-    """KV cache per token under multi-head latent attention, L (r + d_rope) s (eq-mla-bytes).
+    """KV cache per token under multi-head latent attention, n_layer (r + d_rope) s (eq-mla-bytes).
 
     Parameters
     ----------
-    layers : L, attention layers.
+    layers : n_layer, attention layers.
     latent_dim : r, the compressed vector that keys and values are both rebuilt from.
     rope_dim : d_rope, the part of the key that carries position; shared by all heads.
     bytes_per_element : s.

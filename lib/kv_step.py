@@ -1,4 +1,4 @@
-"""The memory bound on a decode step (chapter `kv_step`)."""
+"""The memory bound on a decode step, and the bytes it counts (chapter `kv_step`)."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,6 +8,7 @@ from lib._validate import (
     count,
     nonnegative,
     positive,
+    require,
     result,
     result_size,
     together,
@@ -55,9 +56,10 @@ def kv_step_time_lower_bound(
     Parameters
     ----------
     active_batch, bytes_per_token, avg_cache_tokens : as `kv_step_bytes`.
-    memory_bandwidth_bytes_per_s : BW that the device sustains (bytes/s), not GB/s.
-    weight_bytes : M, weights that the step reads once (bytes); 0 leaves them out, which is the
-        seed's bound: still true, and looser.
+    memory_bandwidth_bytes_per_s : BW, what the memory delivers at most (bytes/s, not GB/s): the
+        peak, or the best rate measured. With less than the memory can sustain it is no bound.
+    weight_bytes : M, model weights that the step reads once (bytes), see `llama_weight_bytes`; 0
+        leaves them out, which is the seed's bound: still true, and looser.
 
     Returns
     -------
@@ -76,3 +78,58 @@ def kv_step_time_lower_bound(
         kv_step_bytes=np.asarray(read), memory_bandwidth_bytes_per_s=bandwidth, weight_bytes=weights
     )
     return result("kv_step_time_lower_bound", (weights + read) / bandwidth)
+
+
+def llama_weight_bytes(
+    *,
+    hidden_size: ArrayLike,
+    intermediate_size: ArrayLike,
+    num_hidden_layers: ArrayLike,
+    num_attention_heads: ArrayLike,
+    num_key_value_heads: ArrayLike,
+    head_dim: ArrayLike,
+    vocab_size: ArrayLike,
+    bytes_per_element: ArrayLike = 2,
+) -> int | FloatOrArray:
+    """Weights that a decode step of a dense Llama reads, M (eq-kv-step-weights).
+
+    That is every matrix and norm of every layer, the last norm and the output head. The input
+    embedding is left out: a step reads one row of it a sequence.
+
+    Parameters
+    ----------
+    hidden_size : n_hid; these names are the keys of the model's `config.json`.
+    intermediate_size : n_ff, width of the MLP.
+    num_hidden_layers : n_layer.
+    num_attention_heads : H, query heads, a multiple of the KV heads.
+    num_key_value_heads : H_kv.
+    head_dim : d; where the file has none, n_hid / H.
+    vocab_size : n_voc.
+    bytes_per_element : s; 2 for bf16.
+
+    Returns
+    -------
+    Bytes.
+
+    Raises
+    ------
+    ValueError : a count below 1 or not whole, H no multiple of H_kv, or s not positive.
+
+    Source: Grattafiori et al., The Llama 3 Herd of Models (arXiv:2407.21783), section 3.2.
+    """
+    counts = {
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": num_hidden_layers,
+        "num_attention_heads": num_attention_heads,
+        "num_key_value_heads": num_key_value_heads,
+        "head_dim": head_dim,
+        "vocab_size": vocab_size,
+    }
+    sizes = {name: count(name, value, minimum=1) for name, value in counts.items()}
+    sizes["bytes_per_element"] = positive("bytes_per_element", bytes_per_element)
+    together(**sizes)
+    h, f, layers, heads, kv_heads, d, vocabulary, s = np.broadcast_arrays(*sizes.values())
+    require("num_attention_heads", heads, heads % kv_heads == 0, "a multiple of the KV heads")
+    layer = h * (2 * d * (heads + kv_heads) + 3 * f + 2)  # attention, MLP, two norms
+    return result_size("llama_weight_bytes", s * (layers * layer + (vocabulary + 1) * h))

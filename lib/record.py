@@ -6,7 +6,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lib._validate import FloatArray, numeric, ordered, require, where_first
+from lib._validate import EXACT, FloatArray, numeric, ordered, require, where_first
 from lib.latency import RequestMetrics, TTFTParts, request_metrics, ttft_parts
 
 STAMPS = ("arrival", "queued", "scheduled", "prefill_end", "first_token", "last_token")
@@ -69,8 +69,8 @@ class RequestLog:
             keep(name, np.full(size, np.nan) if given is None else numeric(name, given))
         for name in TOKENS:
             tokens = getattr(self, name)
-            whole = np.isnan(tokens) | ((tokens >= 0) & (tokens == np.floor(tokens)))
-            require(name, tokens, whole, "a whole number >= 0")
+            whole = (tokens >= 0) & (tokens < EXACT) & (tokens == np.floor(tokens))
+            require(name, tokens, np.isnan(tokens) | whole, "a whole number >= 0, below 2**53")
         latest, at = self.arrival, np.full(size, 0)
         for i, name in enumerate(STAMPS[1:], start=1):
             stamp = getattr(self, name)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lib._files import COUNT, DATA, STAMP, counts, entry, read_csv, read_json
-from lib._validate import FloatArray, real
+from lib._validate import FloatArray, choice, real
 from lib.record import RequestLog
 
 _AZURE = {"TIMESTAMP": STAMP, "ContextTokens": COUNT, "GeneratedTokens": COUNT}
@@ -26,8 +26,7 @@ def load(name: str) -> RequestLog:
     ------
     ValueError : no such name.
     """
-    if name not in SHIPPED:
-        raise ValueError(f"name must be one of {', '.join(SHIPPED)}: got {name!r}")
+    choice("name", name, tuple(SHIPPED))
     read = read_azure if name.startswith("azure") else read_mooncake
     return read(DATA / SHIPPED[name])
 
@@ -59,7 +58,11 @@ def read_azure(path: str | Path) -> RequestLog:
             f"{name}, line {at + 2}: TIMESTAMP must be a date that exists: got {stamp[at]!r}"
         ) from None
     arrival = (time - time[0]).astype(np.int64) / 1e9
-    _in_order(name, "TIMESTAMP", arrival, first_line=2)
+    if late := _out_of_order(arrival):
+        raise ValueError(
+            f"{name}, line {late + 2}: TIMESTAMP must not precede the line before it: "
+            f"got {stamp[late]!r} after {stamp[late - 1]!r}"
+        )
     return RequestLog(
         arrival=arrival,
         input_tokens=np.array(context, np.float64),
@@ -94,19 +97,21 @@ def read_mooncake(path: str | Path) -> RequestLog:
 
     Source: kvcache-ai/Mooncake; Qin et al., Mooncake (FAST 2025).
     """
-    name = Path(path).name
     rows = [entry(where, value) for where, value in read_json(path)]
     stamp, inputs, outputs = (counts(rows, key) for key in _MOONCAKE)
     arrival = (stamp - stamp[0]) / 1000
-    _in_order(name, "timestamp", arrival, first_line=1)
+    if late := _out_of_order(arrival):
+        raise ValueError(
+            f"{rows[late].where}: timestamp must not precede the line before it: "
+            f"got {stamp[late]:.15g} after {stamp[late - 1]:.15g}"
+        )
     return RequestLog(arrival=arrival, input_tokens=inputs, output_tokens=outputs)
 
 
-def _in_order(name: str, key: str, arrival: FloatArray, first_line: int) -> None:
-    back = np.flatnonzero(np.diff(arrival) < 0)
-    if back.size:
-        line = int(back[0]) + 1 + first_line
-        raise ValueError(f"{name}, line {line}: {key} must not precede the line before it")
+def _out_of_order(arrival: FloatArray) -> int:
+    """The first row that precedes the row before it; 0 when all are in order."""
+    back = np.diff(arrival) < 0
+    return int(np.argmax(back)) + 1 if back.any() else 0
 
 
 def arrival_rate(arrival: ArrayLike) -> float:

@@ -230,6 +230,22 @@ def test_a_failure_without_a_reason_is_a_failure(tmp_path) -> None:
     assert run.requests.succeeded.tolist() == [True, False, True]
 
 
+def test_an_answer_without_text_is_a_success(tmp_path) -> None:
+    """A chunk came, so the tool counts it as completed; its text has 0 tokens."""
+    empty = {**result(), "output_lens": [4, 0, 0], "total_output_tokens": 4}
+    (run,) = read(tmp_path, empty)
+    assert run.requests.succeeded.tolist() == [True, False, True]
+    assert run.requests.first_token[2] == 101.5
+    with pytest.raises(ValueError, match="output_tokens must be >= 1: got 0 at index 1"):
+        run.requests.metrics()
+
+
+def test_the_last_chunk_may_come_before_the_end(tmp_path) -> None:
+    """Older clients let the latency run to the end of the stream."""
+    later = {**result(), "latencies": [0.8, 0.0, 0.5]}
+    assert read(tmp_path, later)[0].requests.last_token[0] == 100.8
+
+
 def test_without_detail(tmp_path) -> None:
     # Newer versions write `latencies` and `queue_times` all the same.
     (run,) = read(
@@ -263,6 +279,12 @@ def test_lines_are_counted_through_an_indented_run(tmp_path) -> None:
 def test_an_unlimited_rate(written, tmp_path) -> None:
     text = json.dumps(result()).replace('"request_rate": 2.0', f'"request_rate": {written}')
     assert read_vllm(write(tmp_path, text=text))[0].request_rate == float("inf")
+
+
+def test_an_unlimited_burstiness(tmp_path) -> None:
+    """`--burstiness inf` asks for equal gaps, and is written as the bare word."""
+    (run,) = read(tmp_path, {**result(), "burstiness": float("inf")})
+    assert run.summary["burstiness"] == float("inf")
 
 
 def test_max_concurrency(tmp_path) -> None:
@@ -468,8 +490,13 @@ def drop(key: str) -> Change:
         (put_at("ttfts", 2, "0.5"), r"ttfts\[2\] must be a number: got '0.5'"),
         (put_at("ttfts", 2, -0.5), "ttfts must be >= 0: got -0.5 at index 2"),
         (put_at("ttfts", 2, float("inf")), r"ttfts must be finite .*: got inf at index 2"),
-        (put_at("latencies", 2, 0.0), "latency must be >= the request's ttft: got 0 at index 2"),
-        (put_at("ttfts", 2, 0.6), "latency must be >= the request's ttft: got 0.5 at index 2"),
+        (put_at("latencies", 2, 0.0), r"latency must be >= the request's ttft .* got 0 at index 2"),
+        (put_at("ttfts", 2, 0.6), r"latency must be >= the request's ttft .* got 0.5 at index 2"),
+        (
+            put_at("itls", 0, [125, 250, 125]),
+            r"latency must be >= .* sum\(itl\): got 0.75 at index 0",
+        ),
+        (put_at("itls", 0, [0.125, 0.25, 0.126]), r"latency must be >= .* sum\(itl\): got 0.75"),
         (put_at("ttfts", 0, 10**400), "ttfts must fit a float64"),
         (put_at("latencies", 0, -0.75), "latencies must be >= 0: got -0.75 at index 0"),
         (put("latencies", [0.75, 0.0]), "latencies must have one value a request: got 2 for 3"),
@@ -512,6 +539,15 @@ def aiperf_record() -> dict[str, Any]:
         },
         "error": None,
     }
+
+
+def test_aiperf_stamps_are_exact(tmp_path) -> None:
+    """Nanoseconds since 1970 lie 256 apart in float64."""
+    first, second = aiperf_record(), aiperf_record()
+    second["metadata"]["request_start_ns"] += 1
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(first) + "\n" + json.dumps(second), "utf-8")
+    assert read_aiperf(path).requests.arrival.tolist() == [0.0, 1e-9]
 
 
 def test_aiperf_failures_and_one_token(tmp_path) -> None:

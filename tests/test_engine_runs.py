@@ -200,6 +200,7 @@ def swap(path: Path, line: int, old: str, new: str) -> None:
         ("requests", 2, "0.299186", "inf", r"line 2: arrival must be a number >= 0: got 'inf'"),
         ("requests", 2, ",225,", ",,", r"line 2: input_tokens must be a whole number >= 0: got ''"),
         ("requests", 2, ",225,", ",", r"line 2: expected 8 fields"),
+        ("requests", 3, "1,", "0,", r"rate6_requests.csv: id must not appear twice: got 0"),
         (
             "requests",
             2,
@@ -274,6 +275,13 @@ def test_broken_cpu_runs(cpu, file, line, old, new, message) -> None:
             r"requests.jsonl: last_token must not precede first_token",
         ),
         ("requests.jsonl", 1, '"bench-0"', "0", r"line 1: request_id must be a text: got 0"),
+        (
+            "requests.jsonl",
+            1,
+            '"bench-0"',
+            '"bench-1"',
+            r"requests.jsonl: request_id must not appear twice: got bench-1",
+        ),
         (
             "timeseries.csv",
             2,

@@ -7,13 +7,39 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from lib.kv_cache import kv_bytes_per_token
-from lib.kv_step import kv_step_bytes, kv_step_time_lower_bound
+from lib.kv_step import kv_step_bytes, kv_step_time_lower_bound, llama_weight_bytes
 
 NAN, INF = float("nan"), float("inf")
 BYTES = {"active_batch": 4, "bytes_per_token": 131_072, "avg_cache_tokens": 100.5}
 TIME = {**BYTES, "memory_bandwidth_bytes_per_s": 2e12, "weight_bytes": 14e9}
-ARGUMENTS = [(f, kw, n) for f, kw in ((kv_step_bytes, BYTES), (kv_step_time_lower_bound, TIME))
-             for n in kw]  # fmt: skip
+LLAMA_3_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128_256,
+}
+LLAMA_3_70B = {
+    **LLAMA_3_8B,
+    "hidden_size": 8192,
+    "intermediate_size": 28_672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+}
+LLAMA_2_7B = {
+    **LLAMA_3_8B,
+    "intermediate_size": 11_008,
+    "num_key_value_heads": 32,
+    "vocab_size": 32_000,
+}
+CALLS = {
+    kv_step_bytes: BYTES,
+    kv_step_time_lower_bound: TIME,
+    llama_weight_bytes: {**LLAMA_3_8B, "bytes_per_element": 2},
+}
+ARGUMENTS = [(f, kw, name) for f, kw in CALLS.items() for name in kw]
 
 
 def test_bytes():
@@ -45,6 +71,47 @@ def test_the_step_reads_what_lies_in_memory():
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (LLAMA_3_8B, 8_030_261_248),  # half of the 16,060,522,496 bytes in the checkpoint's index
+        (LLAMA_3_70B, 70_553_706_496),  # half of 141,107,412,992
+        (LLAMA_2_7B, 6_738_415_616),
+    ],
+)
+def test_published_checkpoints(config, parameters):
+    embedding = config["vocab_size"] * config["hidden_size"]
+    size = llama_weight_bytes(**config)
+    assert size == 2 * (parameters - embedding)
+    assert type(size) is int
+    assert llama_weight_bytes(**config, bytes_per_element=0.5) == size / 4
+
+
+def test_weights_of_an_allocated_model():
+    h, f, layers, heads, kv_heads, d, vocabulary = 24, 40, 3, 6, 2, 5, 11
+    layer = [(heads * d, h), (kv_heads * d, h), (kv_heads * d, h), (h, heads * d)]
+    layer += [(f, h), (f, h), (h, f), (h,), (h,)]
+    model = [np.zeros(shape, np.float16) for shape in [*layer * layers, (h,), (vocabulary, h)]]
+    config = dict(zip(LLAMA_3_8B, (h, f, layers, heads, kv_heads, d, vocabulary), strict=True))
+    assert llama_weight_bytes(**config) == sum(weights.nbytes for weights in model)
+
+
+def test_weights_of_many_models_at_once():
+    models = [LLAMA_3_8B, LLAMA_3_70B, LLAMA_2_7B]
+    columns = {name: [model[name] for model in models] for name in LLAMA_3_8B}
+    assert_array_equal(
+        llama_weight_bytes(**columns), [llama_weight_bytes(**model) for model in models]
+    )
+
+
+def test_query_heads_are_a_multiple_of_kv_heads():
+    wrong = {**LLAMA_3_8B, "num_attention_heads": 8, "num_key_value_heads": [1, 32]}
+    with pytest.raises(
+        ValueError, match="num_attention_heads must be a multiple of the KV heads: got 8 at index 1"
+    ):
+        llama_weight_bytes(**wrong)
+
+
 @pytest.mark.parametrize("bad", [0, -1, NAN, INF, 1e300, 10**400])
 @pytest.mark.parametrize(("function", "good", "name"), ARGUMENTS)
 def test_values_refused(function, good, name, bad):
@@ -62,11 +129,13 @@ def test_kinds_refused(function, good, name, bad):
         function(**{**good, name: bad})
 
 
-@pytest.mark.parametrize("function", [kv_step_bytes, kv_step_time_lower_bound])
-def test_the_batch_is_whole(function):
-    good = BYTES if function is kv_step_bytes else TIME
-    with pytest.raises(ValueError, match=r"active_batch must be a whole number: got 1\.5"):
-        function(**{**good, "active_batch": 1.5})
+@pytest.mark.parametrize(
+    ("function", "good", "name"),
+    [a for a in ARGUMENTS if a[2] == "active_batch" or a[2] in LLAMA_3_8B],
+)
+def test_counts_are_whole(function, good, name):
+    with pytest.raises(ValueError, match=rf"{name} must be a whole number: got 1\.5"):
+        function(**{**good, name: 1.5})
 
 
 @pytest.mark.parametrize(("function", "good", "name"), ARGUMENTS)

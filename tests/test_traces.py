@@ -146,16 +146,19 @@ def test_both_readers_give_back_what_was_written(tmp_path_factory, rows) -> None
         (f"{HEADER}\n{DAY},1,2.5", r"line 2: GeneratedTokens must be a whole number .*: got '2.5'"),
         (f"{HEADER}\n{DAY},1,nan", r"line 2: GeneratedTokens must be a whole number .*: got 'nan'"),
         (f"{HEADER}\n{DAY},,2", r"line 2: ContextTokens must be a whole number .*: got ''"),
+        (f"{HEADER}\n{DAY},٣,2", r"line 2: ContextTokens must be a whole number .*: got '٣'"),
         (f"{HEADER}\n{DAY},1_0,2", r"line 2: ContextTokens must be a whole number .*: got '1_0'"),
         (f"{HEADER}\nnow,1,2", r"line 2: TIMESTAMP must be a stamp like .*: got 'now'"),
         (f"{HEADER}\n2023-11-16,1,2", r"line 2: TIMESTAMP must be a stamp like"),
+        (f"{HEADER}\n3023{DAY[4:]},1,2", r"line 2: TIMESTAMP must be a stamp like"),
         (
             f"{HEADER}\n{DAY},1,2\n2023-13-16 18:15:46,1,2",
             r"line 3: TIMESTAMP must be a date that exists: got '2023-13-16 18:15:46'",
         ),
         (
             f"{HEADER}\n{DAY},1,2\n2023-11-16 18:15:45,1,2",
-            r"t\.csv, line 3: TIMESTAMP must not precede the line before it",
+            r"t\.csv, line 3: TIMESTAMP must not precede the line before it: "
+            rf"got '2023-11-16 18:15:45' after '{DAY}'",
         ),
     ],
 )
@@ -197,7 +200,11 @@ GOOD = '{"timestamp": 1000, "input_length": 7, "output_length": 3}\n'
         (GOOD + GOOD.replace("7", "NaN"), r"line 2: NaN is not a JSON number"),
         (GOOD + GOOD.replace("7", "Infinity"), r"line 2: input_length must be finite"),
         (GOOD + GOOD.replace("7", "1" + "0" * 400), r"line 2: input_length must fit a float64"),
-        (GOOD + GOOD.replace("1000", "999"), r"line 2: timestamp must not precede the line before"),
+        (GOOD + GOOD.replace("7", "1" + "0" * 20), r"line 2: input_length must be below 2\*\*53"),
+        (
+            GOOD + "\n\n" + GOOD.replace("1000", "999"),
+            r"t\.jsonl, line 4: timestamp must not precede the line before it: got 999 after 1000",
+        ),
         (
             GOOD + GOOD.replace('"output_length": 3', '"output_length": 3, "timestamp": 1000'),
             r"line 2: key 'timestamp' appears twice",
