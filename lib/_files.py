@@ -221,6 +221,14 @@ def read_json(path: str | Path) -> list[tuple[str, Any]]:
         line += text.count("\n", start, at)
 
 
+def read_one(path: str | Path) -> tuple[str, Any]:
+    """The only JSON value of a file, with the words for its place."""
+    found, *more = read_json(path)
+    if more:
+        raise ValueError(f"{more[0][0]}: expected one JSON value in the file")
+    return found
+
+
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):

@@ -19,6 +19,7 @@ from lib._files import (
     located,
     numbers,
     read_json,
+    read_one,
 )
 from lib._validate import FloatArray, choice, count, require
 from lib.record import RequestLog
@@ -132,7 +133,7 @@ def _vllm_run(run: Entry) -> BenchmarkRun:
         tool="vllm",
         duration=duration,
         request_rate=_rate(run),
-        max_concurrency=None if limit is None else run.count("max_concurrency"),
+        max_concurrency=run.count("max_concurrency") or None if limit is not None else None,
         summary=summary,
         **rows,
     )
@@ -197,6 +198,7 @@ def _vllm_rows(run: Entry, duration: float) -> dict[str, Any]:
     rounding = 1e-7 * (gap_counts + 2)  # a file may round each of its times to 0.1 us
     early = done & (latency + rounding < last_chunk)
     require(f"{run.where}: latency", latency, ~early, ">= the request's ttft + sum(itl)")
+    last = np.where((outputs == 1) & seen, ttft, latency)  # one token is both first and last
     start = np.zeros(size)
     if "start_times" in run:
         start = times("start_times")
@@ -205,7 +207,7 @@ def _vllm_rows(run: Entry, duration: float) -> dict[str, Any]:
         log = RequestLog(
             arrival=start,
             first_token=np.where(seen, start + ttft, np.nan),
-            last_token=np.where(ended, start + latency, np.nan),
+            last_token=np.where(ended, start + last, np.nan),
             input_tokens=inputs,
             output_tokens=np.where(done, outputs, np.nan),
             succeeded=done,
@@ -358,9 +360,7 @@ def read_guidellm(path: str | Path) -> tuple[BenchmarkRun, ...]:
 
     Source: GuideLLM 0.8.1, `schemas/base/request_stats.py`.
     """
-    (where, value), *more = read_json(path)
-    if more:
-        raise ValueError(f"{more[0][0]}: expected one JSON object in the file")
+    where, value = read_one(path)
     runs = entry(where, value).entries("benchmarks")
     if not runs:
         raise ValueError(f"{where}: benchmarks must hold at least one run: got []")
@@ -436,9 +436,7 @@ def read_llmperf(path: str | Path) -> BenchmarkRun:
 
     Source: llmperf, `ray_clients/openai_chat_completions_client.py` (commit f1d6bed).
     """
-    (where, value), *more = read_json(path)
-    if more:
-        raise ValueError(f"{more[0][0]}: expected one JSON array in the file")
+    where, value = read_one(path)
     rows = entries(where, value)
     if not rows:
         raise ValueError(f"{where}: no request")

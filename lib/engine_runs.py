@@ -19,6 +19,7 @@ from lib._files import (
     entry,
     located,
     read_json,
+    read_one,
     read_table,
 )
 from lib._validate import FloatArray, choice, ordered, require
@@ -179,7 +180,7 @@ def load_scheduler_record(name: str) -> dict[str, Any]:
     ValueError : no such name.
     """
     choice("name", name, SHIPPED_RECORDS)
-    return _one(DATA / "vllm_scheduler" / f"{name}.json").values
+    return entry(*read_one(DATA / "vllm_scheduler" / f"{name}.json")).values
 
 
 def _shipped(name: str, names: tuple[str, ...]) -> tuple[str, str]:
@@ -222,7 +223,10 @@ def read_cpu_run(folder: str | Path, name: str) -> EngineRun:
         ordered(**{"end of the step before": table.end[:-1], "start": table.start[1:]})
         require("seqs", table.seqs, table.seqs <= table.running, "<= running")
     return EngineRun(
-        name=name, requests=log, meta=_one(folder / f"{name}_meta.json").values, steps=table
+        name=name,
+        requests=log,
+        meta=entry(*read_one(folder / f"{name}_meta.json")).values,
+        steps=table,
     )
 
 
@@ -266,7 +270,7 @@ def read_gpu_run(folder: str | Path) -> EngineRun:
             output_tokens=counts(rows, "output_toks"),
             request_id=_distinct("request_id", np.array([row.text("request_id") for row in rows])),
         )
-    meta, client_arrival = _one(folder / "meta.json"), column(rows, "arrival_time")
+    meta, client_arrival = entry(*read_one(folder / "meta.json")), column(rows, "arrival_time")
     sampled = read_table(folder / "timeseries.csv", _SAMPLES)
     first = int(np.argmin(queued))
     sampled["time"] = sampled.pop("t") + (_instant(meta, "started_at") - client_arrival[first])
@@ -298,18 +302,10 @@ def read_decode_steps(folder: str | Path, name: str) -> DecodeSteps:
         times the meta file's `kv_bytes_per_token`.
     """
     path = Path(folder) / f"{name}_steps.csv"
-    table, meta = read_table(path, _DECODE), _one(Path(folder) / f"{name}_meta.json")
+    table, meta = read_table(path, _DECODE), entry(*read_one(Path(folder) / f"{name}_meta.json"))
     fits = table["kv_bytes"] == table["kv_tokens"] * meta.number("kv_bytes_per_token")
     require(f"{path.name}: kv_bytes", table["kv_bytes"], fits, "kv_tokens x kv_bytes_per_token")
     return DecodeSteps(**table, meta=meta.values)
-
-
-def _one(path: Path) -> Entry:
-    """The one JSON object in a file."""
-    (where, value), *more = read_json(path)
-    if more:
-        raise ValueError(f"{more[0][0]}: expected one JSON object in the file")
-    return entry(where, value)
 
 
 def _distinct(key: str, ids: NDArray[Any]) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from lib._validate import (
     choice,
     count,
     nonnegative,
+    numeric,
     one,
     positive,
     real,
@@ -31,7 +32,7 @@ FAILURES = ("miss", "leave_out")
 
 
 def request_throughput(num_completed: ArrayLike, total_time: ArrayLike) -> FloatOrArray:
-    """Completed requests per second, N_req / T_total (eq-request-throughput).
+    """Completed requests per second, N / T (eq-request-throughput).
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def request_throughput(num_completed: ArrayLike, total_time: ArrayLike) -> Float
 
 
 def token_throughput(output_tokens: ArrayLike, total_time: ArrayLike) -> FloatOrArray:
-    """Output tokens per second, sum of N_out / T_total (eq-token-throughput).
+    """Output tokens per second, sum of N_out / T (eq-token-throughput).
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def wilson_interval(
 
     Returns
     -------
-    (low, high), both within [0, 1]; never of zero width, even at good = 0 or good = total.
+    (low, high), both within [0, 1]; wide even at good = 0 or good = total.
 
     Raises
     ------
@@ -138,7 +139,8 @@ def meets_slo(
 
     Raises
     ------
-    ValueError : no limit, a limit or a metric that is negative or not finite, an unknown rule.
+    ValueError : no limit; a limit that is not > 0; a metric that is negative or missing; an
+        unknown rule.
     TypeError : `metrics` holds something else than RequestMetrics.
 
     Source: the seed, section 2.2.
@@ -151,7 +153,7 @@ def meets_slo(
         if limit is not None
     }
     if not limits:
-        raise ValueError("ttft_slo, tpot_slo or e2e_slo must be given: no limit, no goodput")
+        raise ValueError("ttft_slo, tpot_slo or e2e_slo must be given: no limit")
     columns = _columns(metrics)
     judged = np.full(columns["output_tokens"].size, True)
     good = judged.copy()
@@ -322,8 +324,16 @@ def _columns(metrics: RequestMetrics | Iterable[RequestMetrics]) -> dict[str, Fl
         fields = [getattr(row, name) for row in rows]
         return fields[0] if len(fields) == 1 else fields
 
-    columns = {name: nonnegative(name, column(name)) for name in ("ttft", "tpot", "e2e_latency")}
-    columns["output_tokens"] = count("output_tokens", column("output_tokens"), minimum=1)
+    tokens = count("output_tokens", column("output_tokens"), minimum=1)
+    gaps = numeric("tpot", column("tpot"))
+    together(output_tokens=tokens, tpot=gaps)
+    columns = {
+        "output_tokens": tokens,
+        "ttft": nonnegative("ttft", column("ttft")),
+        # A one-token answer has no TPOT: 0 and missing are the same here.
+        "tpot": nonnegative("tpot", np.where(tokens == 1, 0.0, gaps)),
+        "e2e_latency": nonnegative("e2e_latency", column("e2e_latency")),
+    }
     together(**columns)
     for name, values in columns.items():
         if values.ndim > 1:

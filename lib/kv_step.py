@@ -75,7 +75,9 @@ def kv_step_time_lower_bound(
     bandwidth = positive("memory_bandwidth_bytes_per_s", memory_bandwidth_bytes_per_s)
     weights = nonnegative("weight_bytes", weight_bytes)
     together(
-        kv_step_bytes=np.asarray(read), memory_bandwidth_bytes_per_s=bandwidth, weight_bytes=weights
+        kv_step_bytes=np.asarray(read),
+        memory_bandwidth_bytes_per_s=bandwidth,
+        weight_bytes=weights,
     )
     return result("kv_step_time_lower_bound", (weights + read) / bandwidth)
 
@@ -131,5 +133,5 @@ def llama_weight_bytes(
     together(**sizes)
     h, f, layers, heads, kv_heads, d, vocabulary, s = np.broadcast_arrays(*sizes.values())
     require("num_attention_heads", heads, heads % kv_heads == 0, "a multiple of the KV heads")
-    layer = h * (2 * d * (heads + kv_heads) + 3 * f + 2)  # attention, MLP, two norms
-    return result_size("llama_weight_bytes", s * (layers * layer + (vocabulary + 1) * h))
+    layer = 2 * d * (heads + kv_heads) + 3 * f + 2  # attention, MLP, two norms
+    return result_size("llama_weight_bytes", s * h * (layers * layer + vocabulary + 1))

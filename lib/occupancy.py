@@ -174,7 +174,12 @@ def time_average(
     ValueError : as `occupancy_curve`; the window is NaN, infinite or has no length.
     """
     curve = occupancy_curve(start, end)
-    window = (curve.times[0], curve.times[-1]) if window is None else window
+    if window is None:
+        window = curve.times[0], curve.times[-1]
+        if window[0] == window[1]:
+            raise ValueError(
+                f"end must come after start somewhere: all stamps are {window[0]:.12g}"
+            )
     t0, t1 = _window(window)
     widths = np.diff(np.clip(curve.times, t0, t1))
     return float(np.sum(curve.counts[:-1] * widths) / (t1 - t0))

@@ -656,7 +656,7 @@ def damaged_guidellm(key: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([guidellm(), guidellm()], "line 2: expected one JSON object in the file"),
+        ([guidellm(), guidellm()], "line 2: expected one JSON value in the file"),
         ([{"benchmarks": []}], "line 1: benchmarks must hold at least one run"),
         ([{"results": []}], "line 1: key 'benchmarks' is missing"),
         ([guidellm(successful=[])], "key 'requests': no request"),
@@ -696,7 +696,7 @@ def test_llmperf_failures(tmp_path) -> None:
     [
         ("[]", r"line 1: no request"),
         (json.dumps(LLMPERF), r"line 1: expected a list"),
-        ("[] []", r"line 1: expected one JSON array in the file"),
+        ("[] []", r"line 1: expected one JSON value in the file"),
         (json.dumps([LLMPERF, 1]), r"line 1\[1\]: expected a JSON object: got 1"),
         (
             json.dumps([{**LLMPERF, "ttft_s": "x"}]),

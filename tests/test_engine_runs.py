@@ -233,7 +233,7 @@ def swap(path: Path, line: int, old: str, new: str) -> None:
         ("steps", 2, ",1,1,0", ",2,1,0", r"rate6_steps.csv: seqs must be <= running: got 2"),
         ("meta.json", 1, "{", "[", r"rate6_meta.json, line \d+: not valid JSON"),
         ("meta.json", 2, '"engine": "vLLM"', '"rate": 6', r"key 'rate' appears twice"),
-        ("meta.json", 1, "{", "{}{", r"rate6_meta.json, line 1: expected one JSON object"),
+        ("meta.json", 1, "{", "{}{", r"rate6_meta.json, line 1: expected one JSON value"),
     ],
 )
 def test_broken_cpu_runs(cpu, file, line, old, new, message) -> None:
