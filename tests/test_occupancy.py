@@ -339,10 +339,5 @@ def test_sweeps_refuse_a_bad_window(sweep, window, error, message):
 
 
 def test_no_average_over_no_time():
-    with pytest.raises(ValueError, match=r"window must have t0 < t1: got \(5, 5\)"):
+    with pytest.raises(ValueError, match="end must come after start somewhere: all stamps are 5"):
         time_average([5.0, 5.0], [5.0, 5.0])
-
-
-def test_stays_of_no_length_have_no_average():
-    with pytest.raises(ValueError, match="end must come after start somewhere: all stamps are 1"):
-        time_average([1, 1], [1, 1])
