@@ -11,7 +11,10 @@ SOURCES := _config.yml _toc.yml $(shell find book -type f -not -path '*/.ipynb_c
 CHAPTERS = $(filter-out book/evidence.ipynb,$(wildcard book/*.ipynb)) $(wildcard book/evidence.ipynb)
 
 # A stored notebook holds what a reader needs and nothing that differs from run to run.
-TIDY := --ExecutePreprocessor.record_timing=False --ClearMetadataPreprocessor.enabled=True \
+P := nbconvert.preprocessors
+TIDY := --Exporter.default_preprocessors='["$P.ExecutePreprocessor", "$P.CoalesceStreamsPreprocessor", "$P.ClearMetadataPreprocessor"]' \
+	--ExecutePreprocessor.record_timing=False --CoalesceStreamsPreprocessor.enabled=True \
+	--ClearMetadataPreprocessor.enabled=True \
 	--ClearMetadataPreprocessor.preserve_cell_metadata_mask='{"tags", "mystnb"}' \
 	--ClearMetadataPreprocessor.preserve_nb_metadata_mask='{"kernelspec", ("language_info", "name")}'
 
@@ -35,7 +38,7 @@ lab: $(READY) ## Open the chapters in JupyterLab
 	$(PY) -m jupyterlab book
 
 notebooks: $(READY) ## Run the chapters and store their new outputs
-	$(PY) -m nbconvert --execute --inplace --coalesce-streams $(TIDY) $(CHAPTERS)
+	$(PY) -m nbconvert --execute --inplace $(TIDY) $(CHAPTERS)
 
 lock: ## Write requirements.lock anew from pyproject.toml
 	$(PYTHON) -m venv _build/uv

@@ -7,6 +7,7 @@ the book's evidence page is made from the executed chapters.
 
 import html
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,7 +91,8 @@ def check(
 
     Returns
     -------
-    Evidence of one line. Of an array it shows the element that comes closest to failing.
+    Evidence of one line. Of an array it shows the element that comes closest to failing, and of
+    equals the largest.
 
     Raises
     ------
@@ -119,7 +121,9 @@ def check(
     miss_wanted = relation == "!="
     # Errors far below the limit are rounding noise: which is largest differs by platform.
     ranked = np.where(np.abs(distance) < limit / 1000, 0.0, distance)
-    worst = np.unravel_index(int(np.argmin(ranked) if miss_wanted else np.argmax(ranked)), p.shape)
+    closest = ranked.min() if miss_wanted else ranked.max()
+    ties = np.flatnonzero(ranked == closest)  # of these show the largest, which says most
+    worst = np.unravel_index(int(ties[np.argmax(np.abs(o.flat[ties]))]), o.shape)
     error = float(distance[worst])
     holds = error > limit if miss_wanted else error <= limit
 
@@ -218,6 +222,7 @@ def _table(rows: list[tuple[Claim, str | None]]) -> str:
         cells = [f'<td><a href="{name}.html">{name}</a></td>'] if chapter else []
         for field in _HEAD:
             text = html.escape(getattr(claim, field))
+            text = re.sub(r"(?<=\de)-(?=\d)", "\N{MINUS SIGN}", text)  # no line break after it
             mark = f' class="{text}"' if field == "verdict" else ""
             cells.append(f"<td{mark}>{text}</td>")
         body.append(f"<tr>{''.join(cells)}</tr>")

@@ -78,12 +78,12 @@ def batch_occupancy(
 def batch_utilization(active_batch_history: ArrayLike, max_batch_size: int) -> float:
     """Mean batch size over steps as a share of its limit (eq-batch-utilization).
 
-    U = (1 / (T B_max)) sum b_t. Every step weighs the same, however long it lasts, and time in
+    U = (1 / (n B_max)) sum B_k. Every step weighs the same, however long it lasts, and time in
     which no step was taken counts only where the history holds a 0 for it.
 
     Parameters
     ----------
-    active_batch_history : (T,) batch size b_t of each step, whole numbers >= 0.
+    active_batch_history : (n,) batch size B_k of each step, whole numbers >= 0.
     max_batch_size : B_max >= 1.
 
     Returns
@@ -92,7 +92,7 @@ def batch_utilization(active_batch_history: ArrayLike, max_batch_size: int) -> f
 
     Raises
     ------
-    ValueError : no step, a size is not a whole number, b_t < 0 or > B_max, B_max < 1.
+    ValueError : no step, a size is not a whole number, B_k < 0 or > B_max, B_max < 1.
 
     Source: the seed, section 5.1.
     """

@@ -135,7 +135,7 @@ def test_page(browser: Browser, site: str, path: str, size: dict[str, int], sche
     seen = visit(browser, site, path, size, scheme)
     try:
         assert seen.faults == []
-        assert seen.page.locator("h1").count() == 1
+        assert seen.page.locator("article h1").count() == 1
         theme = seen.page.evaluate("() => document.documentElement.dataset.theme")
         assert theme == scheme
     finally:
@@ -256,7 +256,7 @@ def test_check_can_fail(browser: Browser, tmp_path: Path, fault: str) -> None:
 
 def test_dead_link_is_found(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(
-        "<!doctype html><link rel=icon href='data:,'><h1 id=top>x</h1>"
+        "<!doctype html><link rel=icon href='data:,'><h1 id=\"top\">x</h1>"
         "<a href='#top'>a</a><a href='#nowhere'>b</a><a href='gone.html'>c</a>",
         encoding="utf-8",
     )

@@ -1,7 +1,8 @@
 """Serve MathJax from the book itself, so that no page needs the network.
 
-The package ``sphinx-mathjax-offline`` ships all of MathJax (24 MB). One file of it holds every TeX
-extension and draws with SVG, which needs no fonts: that file alone joins the site.
+The package ``sphinx-mathjax-offline`` ships all of MathJax (24 MB). One file of it
+holds every TeX extension and draws with SVG, which needs no fonts: that file alone
+joins the site.
 """
 
 from importlib.util import find_spec
@@ -17,7 +18,9 @@ MATHJAX = "tex-svg-full.js"
 def add_mathjax(app: Sphinx, config: Config) -> None:
     package = find_spec("sphinx-mathjax-offline")
     if package is None or package.origin is None:
-        raise ExtensionError("sphinx-mathjax-offline is not installed: see requirements.lock")
+        raise ExtensionError(
+            "sphinx-mathjax-offline is missing: see requirements.lock"
+        )
     script = Path(package.origin).parent / "static" / "mathjax" / MATHJAX
     config.html_static_path.append(str(script))  # type: ignore[attr-defined]
     config.mathjax_path = MATHJAX  # type: ignore[attr-defined]
