@@ -56,7 +56,7 @@ class Evidence:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return {
             "text/plain": repr(self),
-            "text/html": _table([(c, None) for c in self.claims]),
+            "text/html": _table({"": list(self.claims)}),
             MIME: [asdict(c) for c in self.claims],
         }
 
@@ -142,7 +142,7 @@ def check(
         predicted=f"{_number(float(p[worst]))}{unit}",
         observed=f"{_number(float(o[worst]))}{unit}",
         error=shown_error + many,
-        tolerance=f"{'> ' if miss_wanted else ''}{_number(limit * scale)}{share}: {why}",
+        tolerance=f"{'> ' if miss_wanted else ''}{_number(limit * scale, 3)}{share}: {why}",
         verdict="breaks" if miss_wanted else "holds",
     )
     if not holds:
@@ -173,7 +173,10 @@ class Ledger:
         return "\n".join(f"{chapter}: {Evidence((claim,))!r}" for chapter, claim in self.entries)
 
     def _repr_html_(self) -> str:
-        return _table([(claim, chapter) for chapter, claim in self.entries])
+        groups: dict[str, list[Claim]] = {}
+        for chapter, claim in self.entries:
+            groups.setdefault(chapter, []).append(claim)
+        return _table(groups)
 
 
 def collect(notebooks: Iterable[str | Path]) -> Ledger:
@@ -200,33 +203,37 @@ def collect(notebooks: Iterable[str | Path]) -> Ledger:
     return Ledger(tuple(entries))
 
 
-def _number(value: float) -> str:
-    """Six significant digits: the same text on every platform."""
-    return f"{value:.6g}".replace("e-0", "e-")
+def _number(value: float, digits: int = 6) -> str:
+    """A few significant digits: the same text on every platform."""
+    return f"{value:.{digits}g}".replace("e-0", "e-")
 
 
 def _rounded(error: float, limit: float) -> str:
     """An error to two digits; far below its limit it is rounding noise, the same everywhere."""
     if abs(error) < limit / 1000:
-        return f"< {_number(limit / 1000)}"
+        return f"< {_number(limit / 1000, 3)}"
     return _number(float(f"{error:.2g}"))
 
 
-def _table(rows: list[tuple[Claim, str | None]]) -> str:
-    """HTML table; rows with a chapter get a first column that links to it."""
-    chapters = any(chapter for _, chapter in rows)
-    head = "".join(f"<th>{name}</th>" for name in (("chapter",) if chapters else ()) + _HEAD)
+def _table(groups: dict[str, list[Claim]]) -> str:
+    """HTML table of claims by chapter; a named chapter gets a row that links to it."""
+    head = "".join(f"<th>{name}</th>" for name in _HEAD)
     body = []
-    for claim, chapter in rows:
-        name = html.escape(chapter or "")
-        cells = [f'<td><a href="{name}.html">{name}</a></td>'] if chapter else []
-        for field in _HEAD:
-            text = html.escape(getattr(claim, field))
-            text = re.sub(r"(?<=\de)-(?=\d)", "\N{MINUS SIGN}", text)  # no line break after it
-            mark = f' class="{text}"' if field == "verdict" else ""
-            cells.append(f"<td{mark}>{text}</td>")
-        body.append(f"<tr>{''.join(cells)}</tr>")
+    for chapter, claims in groups.items():
+        if name := html.escape(chapter):
+            link = f'<a href="{name}.html">{name}</a>'
+            body.append(f'<tr><th colspan="{len(_HEAD)}">{link}</th></tr>')
+        body += [f"<tr>{''.join(_cell(field, claim) for field in _HEAD)}</tr>" for claim in claims]
     return (
         f'<div class="evidence"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _cell(field: str, claim: Claim) -> str:
+    text = html.escape(getattr(claim, field))
+    mark = f' class="{text}"' if field == "verdict" else ""
+    # A number stays on one line: no break after its sign or before it.
+    text = re.sub(r"(?<=\de)-(?=\d)", "\N{MINUS SIGN}", text)
+    text = re.sub(r"(&[lg]t;) (?=\d)", "\\1\N{NO-BREAK SPACE}", text)
+    return f"<td{mark}>{text}</td>"
