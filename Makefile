@@ -35,7 +35,7 @@ test: $(BUILT) ## Lint, type-check and run every test and every notebook
 	$(PY) -m pytest
 
 lab: $(READY) ## Open the chapters in JupyterLab
-	$(PY) -m jupyterlab book
+	$(PY) -m jupyterlab $(LAB) book
 
 notebooks: $(READY) ## Run the chapters and store their new outputs
 	$(PY) -m nbconvert --execute --inplace $(TIDY) $(CHAPTERS)
@@ -49,7 +49,8 @@ lock: ## Write requirements.lock anew from pyproject.toml
 
 clean: ## Remove the built book and all caches
 	rm -rf _build .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find book lib tests -name __pycache__ -prune -exec rm -rf {} +
+	find book lib tests \( -name __pycache__ -o -name .ruff_cache -o -name .ipynb_checkpoints \) \
+		-prune -exec rm -rf {} +
 
 distclean: clean ## Remove the virtual environment too
 	rm -rf .venv
