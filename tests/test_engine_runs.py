@@ -316,3 +316,8 @@ def test_broken_decode_steps(cpu) -> None:
 def test_no_such_run(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="rate9_requests"):
         read_cpu_run(tmp_path, "rate9")
+
+
+def test_decode_steps_are_in_seconds():
+    steps = load_decode_steps("cpu/decode_mha")
+    assert steps.duration[:2].tolist() == [0.015153, 0.013888]

@@ -197,3 +197,28 @@ def test_rows_are_accepted_exactly_when_their_known_stamps_are_in_order(rows):
     else:
         with pytest.raises(ValueError, match="must not precede"):
             make()
+
+
+def test_ttft_parts_take_each_stamp_and_only_successes():
+    log = RequestLog(
+        arrival=[0.0, 1.0, 2.0],
+        queued=[0.5, 1.5, 2.5],
+        scheduled=[1.0, 3.0, 2.5],
+        prefill_end=[3.0, 6.0, np.nan],
+        first_token=[6.0, 10.0, np.nan],
+        input_tokens=[5, 6, 7],
+        output_tokens=[2, 2, np.nan],
+        succeeded=[True, True, False],
+    )
+    parts = log.ttft_parts()
+    assert parts.queue_wait.tolist() == [1.0, 2.0]
+    assert parts.prefill.tolist() == [2.0, 3.0]
+    assert parts.first_decode.tolist() == [3.0, 4.0]
+
+
+def test_ttft_parts_name_the_missing_stamp():
+    log = RequestLog(
+        arrival=[0.0], scheduled=[1.0], first_token=[2.0], input_tokens=[5], output_tokens=[1]
+    )
+    with pytest.raises(ValueError, match="prefill_end is missing for 1 of 1 requests"):
+        log.ttft_parts()
