@@ -100,7 +100,8 @@ def read_vllm(path: str | Path) -> tuple[BenchmarkRun, ...]:
     is start + ttft, the last token is start + latency. Without `latencies` (older files) the
     latency is ttft + sum(itl); without `start_times` each row has its own origin
     (`shared_clock=False`, arrival 0). Without `--save-detailed`, `requests` and `itl` are None.
-    A success whose ttft is exactly 0 never saw a token chunk: its first token is missing, and so
+    Of a one-token answer the last token is the first, even where the stream closed later. A
+    success whose ttft is exactly 0 never saw a token chunk: its first token is missing, and so
     is its last unless `latencies` holds it.
 
     Raises
@@ -133,7 +134,7 @@ def _vllm_run(run: Entry) -> BenchmarkRun:
         tool="vllm",
         duration=duration,
         request_rate=_rate(run),
-        max_concurrency=run.count("max_concurrency") or None if limit is not None else None,
+        max_concurrency=None if limit is None else run.count("max_concurrency") or None,
         summary=summary,
         **rows,
     )

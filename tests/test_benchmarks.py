@@ -288,8 +288,16 @@ def test_an_unlimited_burstiness(tmp_path) -> None:
 
 
 def test_max_concurrency(tmp_path) -> None:
-    (run,) = read(tmp_path, {**result(), "max_concurrency": 16})
-    assert run.max_concurrency == 16
+    for stored, limit in ((16, 16), (0, None), (None, None)):  # 0 sets no limit
+        (run,) = read(tmp_path, {**result(), "max_concurrency": stored})
+        assert run.max_concurrency == limit
+
+
+def test_one_token_is_both_first_and_last(tmp_path) -> None:
+    (run,) = read(tmp_path, {**result(), "latencies": [0.75, 0.0, 0.625]})
+    assert run.requests.last_token[2] == run.requests.first_token[2] == 101.5
+    assert run.reported["latency"][2] == 0.625
+    assert run.requests.metrics().tpot[1] == 0
 
 
 def test_older_files_without_latencies(tmp_path) -> None:
