@@ -71,7 +71,42 @@ SHIPPED = (
     "gpu/RTXPRO6000_Llama-3.1-8B",
 )
 SHIPPED_DECODE = ("cpu/decode_mha", "cpu/decode_gqa")
-SHIPPED_RECORDS = ("v0.33/s07b_reserve_full_isl_off",)
+SHIPPED_RECORDS = (
+    "v0.33/s01_chunked_prefill_basic",
+    "v0.33/s02_staggered_decode_first",
+    "v0.33/s03_max_num_seqs",
+    "v0.33/s04_long_prefill_threshold",
+    "v0.33/s05_preemption_recompute",
+    "v0.33/s06_preemption_chunked_recompute",
+    "v0.33/s07a_reserve_full_isl_on",
+    "v0.33/s07b_reserve_full_isl_off",
+    "v0.33/s11_no_chunked_prefill",
+    "v0.33/s15_budget_saturated_by_decodes",
+    "v0.33/s16_max_model_len",
+    *(
+        f"v0.32/{family}/{i}"
+        for family in (
+            "chunked",
+            "few_seqs",
+            "kv_limited",
+            "kv_thrash",
+            "long_prefill_threshold",
+            "no_chunking",
+            "tight_budget",
+        )
+        for i in range(4)
+    ),
+)
+_LIMITS = (
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "block_size",
+    "max_model_len",
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "scheduler_reserve_full_isl",
+    "watermark",
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -172,15 +207,37 @@ def load_scheduler_record(name: str) -> dict[str, Any]:
 
     Returns
     -------
-    The record as stored: `config`, `requests`, and `steps`, each with `scheduled` (request to
-    tokens), `preempted`, `running` and `waiting`. Steps count from 1.
+    The record as stored, with `steps`: for each, `scheduled` (request to tokens), `preempted`,
+    `running`, `waiting` and `free_blocks` (the file says more in v0.33). Added to it, in one form
+    for both versions: `limits`, the keyword arguments of `scheduling.TokenBudgetScheduler`, and
+    `workload`, a row (req_id, steps before its arrival, input tokens, output tokens) a request.
 
     Raises
     ------
     ValueError : no such name.
     """
-    choice("name", name, SHIPPED_RECORDS)
-    return entry(*read_one(DATA / "vllm_scheduler" / f"{name}.json")).values
+    version, scenario = choice("name", name, SHIPPED_RECORDS).split("/", 1)
+    family, _, number = scenario.partition("/")
+    record = entry(*read_one(DATA / "vllm_scheduler" / version / f"{family}.json")).values
+    limits = {key: value for key, value in record["config"].items() if key in _LIMITS}
+    if number:
+        record = {**record["scenarios"][int(number)], "config": record["config"]}
+        limits["num_kv_blocks"] = record["config"]["num_kv_blocks"]
+        workload = [
+            (str(i), row["arrival_step"], row["input_tokens"], row["output_tokens"])
+            for i, row in enumerate(record["requests"])
+        ]
+        record["steps"] = [
+            {**step, **{k: [str(i) for i in step[k]] for k in ("preempted", "running", "waiting")}}
+            for step in record["steps"]
+        ]
+    else:
+        limits["num_kv_blocks"] = record["usable_blocks"]
+        workload = [
+            (row["id"], row["arrival_step"] - 1, row["prompt_len"], row["max_tokens"])
+            for row in record["requests"]
+        ]
+    return {**record, "limits": limits, "workload": workload}
 
 
 def _shipped(name: str, names: tuple[str, ...]) -> tuple[str, str]:
