@@ -3,6 +3,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 READY := .venv/.ready
 BUILT := _build/.built
+BENCHED := _build/bench/.ready
+
+# What `make bench` measures against, in a virtual environment of its own.
+PEERS := sched-sim==0.2.1
 
 # What the book is made of: its sources and the two files that configure them.
 SOURCES := _config.yml _toc.yml $(shell find book -type f -not -path '*/.ipynb_checkpoints/*' -not -name '*.pyc')
@@ -19,7 +23,7 @@ TIDY := --Exporter.default_preprocessors='["$P.ExecutePreprocessor", "$P.Coalesc
 	--ClearMetadataPreprocessor.preserve_nb_metadata_mask='{"kernelspec", ("language_info", "name")}'
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab notebooks lock clean distclean
+.PHONY: help book test bench lab notebooks lock clean distclean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do \
@@ -33,6 +37,9 @@ test: $(BUILT) ## Lint, type-check and run every test and every notebook
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(PY) -m pytest
+
+bench: $(BENCHED) ## Measure speed and memory beside other simulators
+	PYTHONPATH=. _build/bench/bin/python tests/bench.py $(BENCH)
 
 lab: $(READY) ## Open the chapters in JupyterLab
 	$(PY) -m jupyterlab $(LAB) book
@@ -62,6 +69,12 @@ $(READY): requirements.lock pyproject.toml
 		echo 'Python has no venv module: on Debian, apt-get install python3-venv.' >&2; exit 1; }
 	$(PY) -m pip install --quiet --requirement requirements.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(BENCHED): $(READY) Makefile
+	rm -rf _build/bench
+	$(PY) -m venv _build/bench
+	_build/bench/bin/python -m pip install --quiet --constraint requirements.lock numpy $(PEERS)
 	touch $@
 
 # A build over an old one can hide warnings, so every build starts from nothing.

@@ -22,8 +22,9 @@ from lib.record import RequestLog
 
 
 def _integer(name: str, value: Any, minimum: int) -> int:
-    # The first test alone is for speed: a long trace makes a million plain ints.
-    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
+    if type(value) is int and value >= minimum:  # nearly always: a long trace makes a million
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer: got {value!r} ({type(value).__name__})")
     if value < minimum:
         raise ValueError(f"{name} must be >= {minimum}: got {value}")
@@ -668,7 +669,8 @@ class TokenBudgetScheduler(Scheduler):
         if self._waiting and self._budget and seats and self._admissible(self._waiting[0]):
             return NO_RUN
         if chunk:
-            if self._run_blocks(steps, chunk) > self._free:
+            most = decoders.size * self._blocks(steps) + self._blocks(steps * chunk)
+            if most > self._free and self._run_blocks(steps, chunk) > self._free:
                 return NO_RUN
         else:
             steps = decoders.rounds_within(steps, self._free)

@@ -210,13 +210,8 @@ def _take(each: list[tuple[float, float]], most: int, left: float) -> tuple[int,
     Step j takes the largest of the lines A + C j in `each`. While one line is the largest, n steps
     take n A + C n (n - 1) / 2.
     """
-    if len(each) == 1:  # most models: the loop below would take one turn
-        ((first, slope),) = each
-        length = most * first + slope * most * (most - 1) / 2
-        if length < left:
-            return most, length
-        n = _steps_to(left, first, slope)
-        return n, n * first + slope * n * (n - 1) / 2
+    if most == 1:  # often: the loop below would take one turn
+        return 1, max(each)[0]
     done, total = 0, 0.0
     while done < most and total < left:
         first, slope = max([(a + c * done, c) for a, c in each])
