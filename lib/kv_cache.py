@@ -23,7 +23,7 @@ def kv_bytes_per_token(
     head_dim: ArrayLike,
     bytes_per_element: ArrayLike = 2,
 ) -> int | FloatOrArray:
-    """KV cache per token, 2 n_layer H_kv d s (eq-kv-bytes, eq-kv-cache-bytes).
+    """KV cache per token, 2 n_layer H_kv d s (eq-kv-cache-bytes).
 
     Parameters
     ----------
