@@ -23,6 +23,7 @@ from lib._validate import (
     one,
     ordered,
     positive,
+    real,
     require,
     result,
     together,
@@ -36,6 +37,9 @@ TERMS = ("steps", "prefill_tokens", "decode_seqs", "context_tokens", "pairs")
 BLOCKS, STUDENT, ROUNDS = 20, 2.0930, 10
 """Stretches of time that `fit` leaves out in turn; the 97.5 % point of Student's t with 19 degrees
 of freedom, for 95 % intervals; and rounds of reweighting, far more than they take to settle."""
+
+CLOCK_ROUNDS, CLOCK_ERROR = 200, 1e-3
+"""Rounds of mending the step clock at most, and the error of every request at which it is good."""
 
 Line = tuple[float, float, float, float, float]
 
@@ -390,19 +394,54 @@ class Intervals:
         return total
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Fit:
     """A line fitted to measured time.
 
     step_time : StepTime of one line; a term that was not fitted has coefficient 0.
-    intervals : for each fitted term, the 95 % confidence interval of its coefficient.
+    terms : the fitted terms.
+    without : (20, 5) the line fitted with each stretch of rows left out.
     predicted, residuals : (n,) seconds of each row by the line, and measured minus predicted.
     """
 
     step_time: StepTime
-    intervals: dict[str, tuple[float, float]]
+    terms: tuple[str, ...]
+    without: FloatArray
     predicted: FloatArray
     residuals: FloatArray
+
+    def margin(self, counts: ArrayLike) -> FloatOrArray:
+        """Half the width of the 95 % confidence interval of line . counts (s).
+
+        It holds the error of the coefficients, not the scatter of single rows.
+
+        Parameters
+        ----------
+        counts : (..., 5) in the order of `TERMS`: (1, 0, 1, 0, 0) for a decode step of one
+            sequence, or sums over many steps. A term that was not fitted adds nothing.
+
+        Returns
+        -------
+        Seconds, of shape (...).
+
+        Raises
+        ------
+        ValueError : the last axis is not 5 long, or a count is NaN or infinite.
+        """
+        values = real("counts", counts)
+        if values.shape[-1:] != (len(TERMS),):
+            raise ValueError(f"counts must have {len(TERMS)} columns: got shape {values.shape}")
+        spread = np.std(values @ self.without.T, axis=-1) * np.sqrt(BLOCKS - 1)
+        return result("margin", STUDENT * spread)
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """For each fitted term, the 95 % confidence interval of its coefficient, cut at 0."""
+        line = np.array(self.step_time.lines[0])
+        margin = self.margin(np.eye(len(TERMS)))
+        low, high = np.maximum(line - margin, 0).tolist(), (line + margin).tolist()
+        each = dict(zip(TERMS, zip(low, high, strict=True), strict=True))
+        return {term: each[term] for term in self.terms}
 
 
 def fit(rows: Intervals, terms: tuple[str, ...] = TERMS) -> Fit:
@@ -457,16 +496,16 @@ def fit(rows: Intervals, terms: tuple[str, ...] = TERMS) -> Fit:
         predicted = x @ _nonnegative_least_squares(gram[:1], moment[:1])[0]
     for matrix in gram[1:]:
         _refuse_collinear(matrix, terms)
-    best = _nonnegative_least_squares(gram, moment) / scale
-    estimate, without = best[0], best[1:]
-    spread = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((without - without.mean(axis=0)) ** 2, axis=0))
-    low, high = np.maximum(estimate - STUDENT * spread, 0), estimate + STUDENT * spread
-    line = dict.fromkeys(TERMS, 0.0) | dict(zip(terms, estimate.tolist(), strict=True))
-    step_time = StepTime((tuple(line.values()),))
+    lines = np.zeros((BLOCKS + 1, len(TERMS)))
+    lines[:, [TERMS.index(term) for term in terms]] = (
+        _nonnegative_least_squares(gram, moment) / scale
+    )
+    step_time = StepTime((tuple(lines[0].tolist()),))
     predicted = rows.predict(step_time.lines[0])
     return Fit(
         step_time=step_time,
-        intervals=dict(zip(terms, zip(low.tolist(), high.tolist(), strict=True), strict=True)),
+        terms=terms,
+        without=lines[1:],
         predicted=predicted,
         residuals=y - predicted,
     )
@@ -517,8 +556,10 @@ def intervals_from_stamps(
     """Rows for `fit` from request stamps alone: the time from first to last token of each request.
 
     Row i has N_out - 1 steps: the request decodes in every one. In its time fall the prompts of
-    the requests whose first token comes after its own, until its last, and the tokens of all
-    requests, each spread evenly over its own time from first to last token.
+    the requests whose first token comes after its own, until its last, and the steps of all
+    other requests, which are counted on one clock for all: in each step every request that
+    decodes gets a token, so between its stamps each must see its own number of steps. The clock
+    runs evenly from stamp to stamp of any request, and is mended until it fits all of them.
 
     Parameters
     ----------
@@ -528,9 +569,9 @@ def intervals_from_stamps(
     Returns
     -------
     Intervals, in order of the first token; a request of one token has no row, but counts in
-    those of others. Exact where every request takes part in each step from its first to its
-    last token, apart from the even spread and the steps at the edges. Preempted requests and
-    pauses of the engine break this. A chunked prompt counts as if its last chunk were all of it.
+    those of others. Right where every request takes part in each step from its first to its last
+    token: no clock fits preempted requests. A chunked prompt counts as if its last chunk were all
+    of it.
 
     Raises
     ------
@@ -555,15 +596,14 @@ def intervals_from_stamps(
     first, last, prompt, made = (column[order] for column in (first, last, prompt, made))
     many = made > 1
     a, b, steps = first[many], last[many], made[many] - 1
-    speed = steps / (b - a)  # steps per second of each request
-    begin, growth = speed * (prompt[many] + 0.5), speed**2
-    events = np.concatenate([a, b])
-    zero = np.zeros_like(speed)
+    begin, end = _step_clock(a, b, steps)
+    events = np.concatenate([begin, end])
 
-    def during(slope: FloatArray, curve: FloatArray) -> FloatArray:
+    def during(slope: ArrayLike, curve: float) -> FloatArray:
         """Growth over each row of a total that every live request feeds, ever faster."""
-        jump = np.concatenate([slope, -(slope + curve * (b - a))])
-        return _integral(events, jump, np.concatenate([curve, -curve]), a, b)
+        start, bend = np.broadcast_to(slope, steps.shape), np.full_like(steps, curve)
+        jump = np.concatenate([start, -(start + bend * (end - begin))])
+        return _integral(events, jump, np.concatenate([bend, -bend]), begin, end)
 
     def prompts(size: FloatArray) -> FloatArray:
         """Sum over the prompts that end in each row, its own left out."""
@@ -571,15 +611,44 @@ def intervals_from_stamps(
         i, j = (np.searchsorted(first, stamps, "right") for stamps in (a, b))
         return np.asarray(total[j] - total[i])
 
-    decoded = during(begin, growth)
+    decoded = during(prompt[many] + 0.5, 1)
     return Intervals(
         duration=b - a,
         steps=steps,
         prefill_tokens=prompts(prompt),
-        decode_seqs=during(speed, zero),
+        decode_seqs=during(1, 0),
         context_tokens=decoded + prompts(prompt),
         pairs=decoded + prompts(prompt * (prompt + 1) / 2),
     )
+
+
+def _step_clock(
+    first: FloatArray, last: FloatArray, steps: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Steps of the engine up to each request's first and last token: last - first is its own.
+
+    Between two stamps the rate of steps is the mean of what the live requests ask for; round by
+    round it is multiplied by the mean factor by which they are still short.
+    """
+    moments, where = np.unique(np.concatenate([first, last]), return_inverse=True)
+    i, j = where[: first.size], where[first.size :]
+    size = moments.size
+
+    def live(value: FloatArray) -> FloatArray:
+        """Sum of a value over the requests that live between each moment and the next."""
+        return np.cumsum(np.bincount(i, value, size) - np.bincount(j, value, size))[:-1]
+
+    # Where nobody lives no step is counted; the sums leave rounding there.
+    many = np.round(live(np.ones_like(steps)))
+    share = np.divide(1, many, out=np.zeros(size - 1), where=many > 0)
+    rate = live(steps / (last - first)) * share
+    for _ in range(CLOCK_ROUNDS):
+        clock = np.concatenate([[0.0], np.cumsum(rate * np.diff(moments))])
+        short = steps / (clock[j] - clock[i])
+        if np.all(abs(short - 1) < CLOCK_ERROR):
+            break
+        rate = rate * live(short) * share
+    return clock[i], clock[j]
 
 
 def _integral(
@@ -587,7 +656,7 @@ def _integral(
 ) -> FloatArray:
     """Integral from start to end of a rate that jumps, and changes its slope, at events.
 
-    It steps from event to event instead of summing powers of time, which would cancel.
+    It goes from event to event instead of summing powers of the clock, which would cancel.
     """
     order = np.argsort(events, kind="stable")
     time = events[order]

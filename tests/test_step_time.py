@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lib import engine_runs
@@ -326,6 +327,9 @@ def synthetic(seed, n=400, noise=0.0, forget=1.0, true=TRUE):
     return Intervals(duration=duration * (1 + noise * np.array(errors)), **counts)
 
 
+NOISY = fit(synthetic(6, noise=0.1))
+
+
 def test_fit_recovers_a_line_without_noise():
     found = fit(synthetic(1))
     assert_allclose(found.step_time.lines[0], list(TRUE.values()), rtol=1e-6)
@@ -376,6 +380,56 @@ def test_some_of_those_fits_have_a_coefficient_at_0():
     assert any(0.0 in line for line in lines)
 
 
+def test_margins_come_from_fits_without_each_stretch():
+    """Without noise elsewhere, a disturbed stretch is what its own left-out fit does not see."""
+    rows = synthetic(4, n=200)
+    late = np.arange(200) >= 190  # the last of 20 stretches
+    found = fit(replace(rows, duration=rows.duration * np.where(late, 1.5, 1)))
+    assert found.without.shape == (BLOCKS, len(TERMS))
+    assert_allclose(found.without[-1], list(TRUE.values()), rtol=1e-6)
+    assert np.all(np.abs(found.without[:-1, 0] / TRUE["steps"] - 1) > 1e-3)
+    decode = found.without @ [1, 0, 1, 300, 300]
+    spread = (BLOCKS - 1) / BLOCKS * np.sum((decode - decode.mean()) ** 2)
+    assert found.margin([1, 0, 1, 300, 300]) == pytest.approx(2.0930 * np.sqrt(spread), rel=1e-12)
+
+
+def test_intervals_are_margins_of_single_terms_cut_at_0():
+    terms = ("prefill_tokens", "steps", "decode_seqs")
+    free = dict.fromkeys(("decode_seqs", "context_tokens", "pairs"), 0.0)
+    found = fit(synthetic(5, noise=0.1, true=TRUE | free), terms)
+    line, margins = np.array(found.step_time.lines[0]), found.margin(np.eye(len(TERMS)))
+    assert np.all((margins > 0) == [name in terms for name in TERMS])
+    assert not found.without[:, 3:].any()
+    assert tuple(found.intervals) == terms
+    for name, (low, high) in found.intervals.items():
+        i = TERMS.index(name)
+        assert high == pytest.approx(line[i] + margins[i], rel=1e-9)
+        assert low == pytest.approx(line[i] - margins[i] if name != "decode_seqs" else 0, rel=1e-9)
+    assert line[2] < margins[2]
+
+
+@given(arrays(float, 5, elements=st.floats(-1000, 1000)), st.floats(-50, 50))
+def test_margin_scales_and_obeys_the_triangle(counts, times):
+    margin = NOISY.margin
+    assert margin(times * counts) == pytest.approx(abs(times) * margin(counts), rel=1e-9, abs=1e-12)
+    assert margin(counts) <= margin(np.diag(counts)).sum() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("counts", "rule"),
+    [
+        ([1, 0, 1], r"counts must have 5 columns: got shape \(3,\)"),
+        (1.0, r"counts must have 5 columns: got shape \(\)"),
+        ([[1], [0], [1], [0], [0]], r"counts must have 5 columns: got shape \(5, 1\)"),
+        ([1, 0, NAN, 0, 0], "counts must be finite"),
+        ([1, 0, 1, INF, 0], "counts must be finite"),
+    ],
+)
+def test_margins_refused(counts, rule):
+    with pytest.raises(ValueError, match=rule):
+        NOISY.margin(counts)
+
+
 def test_intervals_cover_the_truth_when_noise_lingers():
     terms = ("steps", "prefill_tokens", "decode_seqs", "context_tokens")
     true = TRUE | {"pairs": 0.0}
@@ -391,6 +445,11 @@ def test_intervals_cover_the_truth_when_noise_lingers():
             [f.intervals[name][1] - estimate for f, estimate in zip(fits, estimates, strict=True)]
         )
         assert np.median(widths) < 6 * estimates.std()  # and they are not just wide
+    decode = np.array([1, 0, 1, 300, 0])
+    errors = [np.array(f.step_time.lines[0]) @ decode - decode @ list(true.values()) for f in fits]
+    margins = np.array([f.margin(decode) for f in fits])
+    assert np.mean(np.abs(errors) <= margins) >= 0.85
+    assert np.median(margins) < 6 * np.std(errors)
 
 
 def test_long_steps_are_no_quieter_so_they_do_not_decide_alone():
