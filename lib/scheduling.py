@@ -232,9 +232,18 @@ class Scheduler(ABC):
             raise ValueError(f"request must be new: got {request!r}")
         if request.req_id in self._live_ids:
             raise ValueError(f"req_id must be unique among live requests: got {request.req_id!r}")
+        self.check(request)
         self._queue(request)
         request.arrived = self.time_step
         self._live_ids.add(request.req_id)
+
+    def check(self, request: Request) -> None:  # noqa: B027 (most policies take any request)
+        """Refuse a request that can never fit; `submit` does it too.
+
+        Raises
+        ------
+        ValueError : with the reason.
+        """
 
     @abstractmethod
     def _queue(self, request: Request) -> None:
@@ -477,6 +486,7 @@ class _Decoders:
         self._takers[-job.computed % self.block_size] -= 1
         job.computed += self.rounds
         job.known = job.computed + 1
+        job.request.decoded = job.known - job.request.input_tokens
         job.blocks = -(-job.computed // self.block_size)
         self.context_tokens -= job.computed
         return job
@@ -598,20 +608,32 @@ class TokenBudgetScheduler(Scheduler):
         self._round = False  # the decoders are served in this step
         self._granted: list[tuple[_Job, int]] = []  # and these, with their tokens
 
-    def _queue(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """Refuse a request that can never fit; `submit` does it too.
+
+        Raises
+        ------
+        ValueError : the prompt leaves no room for a token below `max_model_len`, or prompt and
+            answer need more blocks than there are.
+        """
         if request.input_tokens >= self.max_model_len:
             raise ValueError(
                 f"input_tokens must be below max_model_len = {self.max_model_len}, to leave room "
                 f"for a token: got {request.input_tokens}"
             )
-        end = min(request.input_tokens + request.output_tokens, self.max_model_len)
+        end = self._end(request)
         if (blocks := -(-(end - 1) // self.block_size)) > self.num_kv_blocks:
             raise ValueError(
                 f"input_tokens + output_tokens must fit in num_kv_blocks = {self.num_kv_blocks}: "
                 f"got {request.input_tokens} + {request.output_tokens} tokens, {blocks} blocks "
                 f"of {self.block_size}"
             )
-        self._waiting.append(_Job(request, end))
+
+    def _end(self, request: Request) -> int:
+        return min(request.input_tokens + request.output_tokens, self.max_model_len)
+
+    def _queue(self, request: Request) -> None:
+        self._waiting.append(_Job(request, self._end(request)))
 
     def step(self) -> Step:
         """Serve one batch, which may be empty, and let one step of time pass."""

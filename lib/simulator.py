@@ -133,6 +133,8 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
             strict=True,
         )
     ]
+    for request in requests:
+        scheduler.check(request)
     came = arrival.tolist()
     due = [*arrival[order].tolist(), inf]
     scheduled, prefill_end, first_token, last_token = ([nan] * len(requests) for _ in range(4))

@@ -1,15 +1,31 @@
-"""The seed's scheduler, against counts by hand, the seed's rule and a queue with c servers."""
+"""The schedulers, against counts by hand, a plain rewriting of their rules, and real records.
+
+The seed's scheduler also meets a queue with c servers, the real rule 39 records of vLLM.
+"""
 
 import heapq
+import random
 from collections import Counter
 from math import ceil
 
 import numpy as np
 import pytest
+from engine_cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_engine import Job, plain_step
 
-from lib.scheduling import ContinuousBatchScheduler, Request, Step, replay
+from lib.engine_runs import SHIPPED_RECORDS, load_scheduler_record
+from lib.scheduling import (
+    ContinuousBatchScheduler,
+    DecodeFirstScheduler,
+    PrefillFirstScheduler,
+    QueueBackScheduler,
+    Request,
+    Step,
+    TokenBudgetScheduler,
+    replay,
+)
 
 # Requests as (gap to the one before, input tokens, output tokens); small numbers collide often.
 workloads = st.lists(
@@ -48,6 +64,11 @@ def drive(workload, max_batch_size, chunk):
     return scheduler, requests, steps
 
 
+def served(step):
+    """Who decodes, and who prefills how much."""
+    return step.decoded, step.prefilled
+
+
 def seed_rule(workload, max_batch_size, chunk):
     """The seed's rule, read literally: rescan every request in every step."""
     times = np.cumsum([gap for gap, _, _ in workload]).tolist()
@@ -67,7 +88,7 @@ def seed_rule(workload, max_batch_size, chunk):
             after = min(workload[i][1], prefilled[i] + chunk)
             tokens[i], prefilled[i] = after - prefilled[i], after
         decoded.update(decode)
-        served.append((tuple(decode), tokens))
+        served.append((decode, tokens))
     return served
 
 
@@ -137,15 +158,19 @@ def test_steps_counted_by_hand():
     a, b, c = Request("a", 6, 2), Request("b", 3, 3), Request("c", 4, 1)
     for request in (a, b, c):
         scheduler.submit(request)
-    served = [scheduler.step() for _ in range(6)]
-    assert served == [
-        Step(0, (), {"a": 4, "b": 3}),  # two slots: c waits
-        Step(1, ("b",), {"a": 2}),  # decode first, then the one slot left
-        Step(2, ("a", "b"), {}),  # no slot left
-        Step(3, ("a", "b"), {}),
-        Step(4, (), {"c": 4}),  # both are done, c is served at last
-        Step(5, ("c",), {}),
+    steps = [scheduler.step() for _ in range(6)]
+    ab, c_only = ["a", "b"], ["c"]
+    assert steps == [  # two slots: c waits
+        Step(0, {"a": 4, "b": 3}, [], [], ab, c_only, None, []),
+        Step(1, {"b": 1, "a": 2}, ["b"], [], ab, c_only, None, []),  # decode first
+        Step(2, {"a": 1, "b": 1}, ab, [], ab, c_only, None, []),
+        Step(3, {"a": 1, "b": 1}, ab, [], ab, c_only, None, ab),
+        Step(4, {"c": 4}, [], [], c_only, [], None, []),  # both are done, c is served at last
+        Step(5, {"c": 1}, c_only, [], c_only, [], None, c_only),
     ]
+    assert [list(step.scheduled) for step in steps[:2]] == [["a", "b"], ["b", "a"]]
+    assert [step.prefilled for step in steps[:3]] == [{"a": 4, "b": 3}, {"a": 2}, {}]
+    assert [step.batch_size for step in steps] == [2, 2, 2, 2, 1, 1]
     assert scheduler.batch_history == [2, 2, 2, 2, 1, 1]
     assert scheduler.time_step == 6
     assert [stamps(request) for request in (a, b, c)] == [
@@ -159,8 +184,8 @@ def test_the_batch_fills_to_its_limit_and_no_further():
     scheduler = ContinuousBatchScheduler(max_batch_size=3, prefill_chunk=10)
     for i in range(10):
         scheduler.submit(Request(i, 10, 2))
-    assert scheduler.step() == Step(0, (), {0: 10, 1: 10, 2: 10})
-    assert scheduler.step() == Step(1, (0, 1, 2), {})
+    assert served(scheduler.step()) == ([], {0: 10, 1: 10, 2: 10})
+    assert served(scheduler.step()) == ([0, 1, 2], {})
     assert scheduler.run_until_done() == 10
     assert scheduler.batch_history == [3] * 9 + [1] * 3
 
@@ -176,18 +201,18 @@ def test_a_later_request_may_take_a_slot_that_decodes_leave():
     scheduler = ContinuousBatchScheduler(max_batch_size=2, prefill_chunk=1)
     for request in (Request("long", 5, 1), Request("short", 1, 1), Request("next", 2, 1)):
         scheduler.submit(request)
-    assert [scheduler.step() for _ in range(4)] == [
-        Step(0, (), {"long": 1, "short": 1}),
-        Step(1, ("short",), {"long": 1}),
-        Step(2, (), {"long": 1, "next": 1}),
-        Step(3, (), {"long": 1, "next": 1}),
+    assert [served(scheduler.step()) for _ in range(4)] == [
+        ([], {"long": 1, "short": 1}),
+        (["short"], {"long": 1}),
+        ([], {"long": 1, "next": 1}),
+        ([], {"long": 1, "next": 1}),
     ]
 
 
 @given(workloads, batch_sizes, chunks)
 def test_every_step_serves_what_the_seeds_rule_serves(workload, limit, chunk):
     _, _, steps = drive(workload, limit, chunk)
-    assert [(step.decoded, step.prefilled) for step in steps] == seed_rule(workload, limit, chunk)
+    assert [served(step) for step in steps] == seed_rule(workload, limit, chunk)
 
 
 @given(workloads, batch_sizes, chunks)
@@ -195,7 +220,9 @@ def test_nothing_is_lost_served_twice_or_served_beyond_the_limit(workload, limit
     scheduler, requests, steps = drive(workload, limit, chunk)
     decoded, prefilled = Counter(), Counter()
     for step in steps:
-        assert len(step.decoded) + len(step.prefilled) <= limit
+        assert len(step.decoded) + len(step.prefilled) == step.batch_size
+        assert len(step.running) <= limit  # no slot is promised twice
+        assert (step.preempted, step.free_blocks) == ([], None)
         assert len(set(step.decoded) | set(step.prefilled)) == step.batch_size
         for i in step.decoded:
             assert prefilled[i] == requests[i].input_tokens  # in an earlier step
@@ -231,8 +258,12 @@ def test_stamps_are_the_steps_that_served(workload, limit, chunk):
 def test_once_served_a_request_is_served_in_every_step(workload, limit, chunk):
     _, requests, steps = drive(workload, limit, chunk)
     for step in steps:
-        running = {r.req_id for r in requests if r.scheduled <= step.start < r.last_token}
-        assert set(step.decoded) | set(step.prefilled) == running
+        running = [r.req_id for r in requests if r.scheduled <= step.start < r.last_token]
+        assert sorted([*step.decoded, *step.prefilled]) == step.running == running
+        assert step.waiting == [r.req_id for r in requests if r.arrived <= step.start < r.scheduled]
+        assert step.finished == [
+            i for i in step.decoded if requests[i].last_token == step.start + 1
+        ]
 
 
 @given(workloads, batch_sizes, chunks)
@@ -300,7 +331,7 @@ def test_submit_refuses_what_is_no_request():
 
 def test_an_empty_step_lets_time_pass():
     scheduler = ContinuousBatchScheduler()
-    assert scheduler.step() == Step(0, (), {})
+    assert scheduler.step() == Step(0, {}, [], [], [], [], None, [])
     assert (scheduler.time_step, scheduler.batch_history) == (1, [0])
 
 
@@ -345,6 +376,630 @@ def test_run_until_done_says_when_the_steps_do_not_suffice():
 def test_run_until_done_refuses_a_bad_limit(value, error):
     with pytest.raises(error, match="max_steps must be"):
         ContinuousBatchScheduler().run_until_done(value)
+
+
+# --- the real rule: records of vLLM ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHIPPED_RECORDS)
+def test_every_decision_of_the_real_scheduler_is_repeated(name):
+    record = load_scheduler_record(name)
+    scheduler = TokenBudgetScheduler(**record["limits"])
+    requests = {row[0]: Request(row[0], *row[2:]) for row in record["workload"]}
+    preemptions = 0
+    for now, real in enumerate(record["steps"]):
+        for label, arrival, *_ in record["workload"]:
+            if arrival == now:
+                scheduler.submit(requests[label])
+        step = scheduler.step()
+        if real.get("idle"):  # the engine was not called
+            assert (step.scheduled, step.running, step.waiting) == ({}, [], [])
+            continue
+        assert list(step.scheduled.items()) == list(real["scheduled"].items())
+        for field in ("preempted", "running", "waiting", "free_blocks"):
+            assert getattr(step, field) == real[field]
+        assert step.finished == real.get("finished", step.finished)
+        for label, computed in real.get("computed_tokens", {}).items():
+            request = requests[label]
+            assert request.prefilled == min(computed, request.input_tokens)
+            assert request.decoded == real["output_tokens"][label]
+        preemptions += len(step.preempted)
+    assert scheduler.unfinished == 0
+    assert preemptions == record.get("n_preemptions", record.get("preemptions"))
+    if "finish_step" in record:
+        ends = {label: request.last_token - 1 for label, request in requests.items()}
+        assert ends == record["finish_step"]
+
+
+# --- the real rule: by hand ------------------------------------------------------------------
+
+SMALL = {
+    "max_num_batched_tokens": 8,
+    "max_num_seqs": 4,
+    "num_kv_blocks": 100,
+    "block_size": 2,
+    "max_model_len": 64,
+}
+
+
+def engine(*lengths, policy=TokenBudgetScheduler, **limits):
+    """A scheduler that holds requests a, b, ... of these (input, output) tokens."""
+    scheduler = policy(**(SMALL | limits))
+    for label, (prompt, answer) in zip("abcdefgh", lengths, strict=False):
+        scheduler.submit(Request(label, prompt, answer))
+    return scheduler
+
+
+def test_budget_steps_counted_by_hand():
+    scheduler = engine((5, 2), (6, 1), (1, 1), max_num_seqs=2)
+    assert scheduler.step() == Step(0, {"a": 5, "b": 3}, [], [], ["a", "b"], ["c"], 95, [])
+    # b has three tokens to go and the budget seven; c waits for a seat.
+    second = Step(1, {"a": 1, "b": 3}, ["a"], [], ["a", "b"], ["c"], 94, ["a", "b"])
+    assert scheduler.step() == second
+    assert scheduler.step() == Step(2, {"c": 1}, [], [], ["c"], [], 99, ["c"])
+    assert scheduler.step() == Step(3, {}, [], [], [], [], 100, [])
+    assert second.prefilled == {"b": 3}
+
+
+def test_budget_request_passes_through_its_stages_and_stamps_each():
+    scheduler = engine()
+    scheduler.step()  # the clock runs while nobody is there
+    request = Request("a", 10, 3)
+    scheduler.submit(request)
+    seen = []
+    for _ in range(4):
+        scheduler.step()
+        progress = (request.prefilled, request.decoded, request.stage(), request.finished)
+        seen.append((progress, stamps(request)))
+    assert seen == [
+        ((8, 0, "prefill", False), (1, 1, None, None, None)),
+        ((10, 1, "decode", False), (1, 1, 3, 3, None)),  # the step that ends the prompt emits
+        ((10, 2, "decode", False), (1, 1, 3, 3, None)),
+        ((10, 3, "done", True), (1, 1, 3, 3, 5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "second"),
+    [
+        (TokenBudgetScheduler, [("a", 3), ("b", 1), ("c", 2)]),
+        (DecodeFirstScheduler, [("b", 1), ("a", 3), ("c", 2)]),
+    ],
+)
+def test_admission_order_goes_before_decodes_or_not(policy, second):
+    limits = {"long_prefill_token_threshold": 3, "max_num_batched_tokens": 6}
+    scheduler = engine((9, 1), (1, 9), (9, 1), policy=policy, **limits)
+    assert list(scheduler.step().scheduled.items()) == [("a", 3), ("b", 1), ("c", 2)]
+    assert list(scheduler.step().scheduled.items()) == second
+
+
+def test_the_threshold_exempts_a_request_that_is_alone():
+    scheduler = engine((12, 2), long_prefill_token_threshold=3)
+    assert scheduler.step().scheduled == {"a": 8}
+    scheduler.submit(Request("b", 6, 1))
+    assert scheduler.step().scheduled == {"a": 3, "b": 3}
+    assert scheduler.step().scheduled == {"a": 1, "b": 3}
+    scheduler = engine((12, 1), (12, 1), long_prefill_token_threshold=3, max_num_seqs=1)
+    assert scheduler.step().scheduled == {"a": 3}  # the one that waits counts too
+
+
+def test_seats_and_budget_stop_admissions_in_order():
+    scheduler = engine((3, 1), (6, 1), (1, 1), max_num_seqs=3)
+    assert scheduler.step().scheduled == {"a": 3, "b": 5}  # no budget left for c
+    assert scheduler.step().scheduled == {"b": 1, "c": 1}
+    scheduler = engine(*[(1, 3)] * 4, max_num_seqs=3)
+    assert scheduler.step().running == ["a", "b", "c"]
+
+
+def test_without_chunks_a_prompt_waits_for_a_budget_that_holds_it():
+    whole = {"enable_chunked_prefill": False, "max_model_len": 8}
+    scheduler = engine((5, 2), (4, 1), (1, 1), **whole)
+    assert scheduler.step().scheduled == {"a": 5}  # 3 left for 4 tokens, and c does not overtake
+    assert scheduler.step().scheduled == {"a": 1, "b": 4, "c": 1}
+    assert engine((5, 2), (3, 1), **whole).step().scheduled == {"a": 5, "b": 3}  # just enough
+
+
+@pytest.mark.parametrize(
+    ("blocks", "watermark", "prompt", "admitted"),
+    [
+        (9, 0.1, 4, True),  # int(0.1 x 10) = 1 stays free of the 5 that a leaves
+        (9, 0.1, 5, False),
+        (8, 0.1, 4, True),  # int(0.1 x 9) = 0
+        (9, 0.0, 5, True),
+        (9, 0.19, 4, True),  # cut, not rounded
+        (99, 0.29, 67, True),  # 0.29 x 100 is just below 29, and is cut to 28
+        (99, 0.29, 68, False),
+    ],
+)
+@pytest.mark.parametrize("reserve", [True, False])
+def test_watermark_blocks_stay_free(blocks, watermark, prompt, admitted, reserve):
+    sizes = {"num_kv_blocks": blocks, "block_size": 1, "max_num_batched_tokens": 200}
+    limits = sizes | {"max_model_len": 80, "scheduler_reserve_full_isl": reserve}
+    step = engine((4, 2), (prompt, 1), watermark=watermark, **limits).step()
+    assert step.running == ["a", "b"][: 1 + admitted]
+
+
+def test_watermark_binds_only_beside_others():
+    scheduler = engine((4, 1), (1, 1), num_kv_blocks=2, watermark=1.0)
+    assert scheduler.step().running == ["a"]
+    assert scheduler.step().running == ["b"]
+
+
+def test_reservation_holds_a_prompt_back_until_all_of_it_fits():
+    scarce = {"num_kv_blocks": 6, "max_num_batched_tokens": 4}
+    held = engine((4, 4), (8, 1), **scarce)
+    free = engine((4, 4), (8, 1), scheduler_reserve_full_isl=False, **scarce)
+    for scheduler in (held, free):
+        assert scheduler.step().free_blocks == 4  # 2 held: 4 left, just what b needs
+    # a takes a block for its next token first, and then 3 are left.
+    assert held.step() == Step(1, {"a": 1}, ["a"], [], ["a"], ["b"], 3, [])
+    assert free.step() == Step(1, {"a": 1, "b": 3}, ["a"], [], ["a", "b"], [], 1, [])
+    assert engine((4, 1), (8, 1), num_kv_blocks=6).step().running == ["a", "b"]  # just enough
+
+
+def test_preemption_takes_the_last_and_starts_it_again():
+    """Four blocks of two tokens. Both hold two; a needs a third, so b goes."""
+    scheduler = engine((3, 3), (3, 3), (1, 1), num_kv_blocks=4, max_num_seqs=2)
+    steps = [scheduler.step() for _ in range(6)]
+    ab, bc = ["a", "b"], ["b", "c"]
+    assert steps == [
+        Step(0, {"a": 3, "b": 3}, [], [], ab, ["c"], 0, []),
+        Step(1, {"a": 1, "b": 1}, ab, [], ab, ["c"], 0, []),
+        # b goes to the front of the queue; one block is free, and nobody is let in.
+        Step(2, {"a": 1}, ["a"], ["b"], ["a"], bc, 1, ["a"]),
+        # Prompt and answer so far are computed again: 3 + 2 tokens.
+        Step(3, {"b": 5, "c": 1}, [], [], bc, [], 0, bc),
+        Step(4, {}, [], [], [], [], 4, []),
+        Step(5, {}, [], [], [], [], 4, []),
+    ]
+
+
+def test_a_preempted_request_keeps_its_answer_and_its_stamps():
+    scheduler = engine(num_kv_blocks=4)
+    a, b = Request("a", 3, 3), Request("b", 3, 3)
+    scheduler.submit(a)
+    scheduler.submit(b)
+    for _ in range(3):
+        scheduler.step()
+    assert (b.prefilled, b.decoded, b.stage()) == (0, 2, "prefill")
+    assert stamps(b) == (0, 0, 1, 1, None)
+    scheduler.step()
+    assert (b.prefilled, b.decoded, b.stage()) == (3, 3, "done")
+    assert stamps(b) == (0, 0, 1, 1, 4)
+
+
+def test_the_last_running_request_may_throw_itself_out():
+    scheduler = engine((2, 4), (4, 3), num_kv_blocks=4)
+    steps = [scheduler.step() for _ in range(3)]
+    assert steps[0].scheduled == {"a": 2, "b": 4}
+    # a takes the last free block; b needs one too and is the last itself.
+    assert steps[1] == Step(1, {"a": 1}, ["a"], ["b"], ["a"], ["b"], 2, [])
+    assert steps[2].scheduled == {"a": 1}
+
+
+def test_one_preemption_blocks_every_admission_of_the_step():
+    lengths = (3, 3), (3, 3), (1, 1)
+    scheduler = engine(*lengths, policy=QueueBackScheduler, num_kv_blocks=4, max_num_seqs=2)
+    steps = [scheduler.step() for _ in range(4)]
+    # c is first now, a seat and a block are free, and still it is not let in.
+    assert steps[2] == Step(2, {"a": 1}, ["a"], ["b"], ["a"], ["c", "b"], 1, ["a"])
+    assert list(steps[3].scheduled.items()) == [("c", 1), ("b", 5)]
+
+
+def test_prefill_first_lets_decodes_stand_still():
+    whole = {"policy": PrefillFirstScheduler, "max_model_len": 8}
+    scheduler = engine((5, 3), (4, 2), (1, 1), **whole)
+    assert [scheduler.step().scheduled for _ in range(4)] == [
+        {"a": 5},
+        {"b": 4, "c": 1},  # a decodes nothing
+        {"a": 1, "b": 1},
+        {"a": 1},
+    ]
+
+
+def test_an_answer_is_cut_at_the_longest_length():
+    scheduler = engine(max_model_len=8)
+    cut, fits = Request("cut", 5, 10), Request("fits", 5, 3)
+    for request in (cut, fits):
+        scheduler.submit(request)
+    scheduler.run_until_done(max_steps=10)
+    assert (cut.decoded, cut.finished, cut.last_token) == (3, True, 3)
+    assert fits.decoded == 3
+
+
+# --- the real rule: any workload -------------------------------------------------------------
+
+
+class Plain:
+    """`plain_step`, driven in steps, with what a Request should show afterwards."""
+
+    def __init__(self, case):
+        self.case, self.now = case, 0
+        self.running, self.waiting, self.jobs = [], [], {}
+        self.seen = {}
+
+    def submit(self, i):
+        self.jobs[i] = Job(i, self.case.prompts[i], self.case.answers[i])
+        self.waiting.append(self.jobs[i])
+        self.seen[i] = [self.now, None, None, None, None]
+
+    def step(self):
+        granted, preempted, started, free = plain_step(
+            self.running, self.waiting, self.case.limits, self.case.policy
+        )
+        step = Step(
+            self.now,
+            {job.id: tokens for job, tokens in granted},
+            [job.id for job, _ in granted if job.decoding],
+            [job.id for job in preempted],
+            [job.id for job in self.running],
+            [job.id for job in self.waiting],
+            free,
+            finished := [],
+        )
+        for job in started:
+            if self.seen[job.id][1] is None:
+                self.seen[job.id][1] = self.now
+        self.now += 1
+        for job, tokens in granted:
+            job.computed += tokens
+            if job.computed == job.known:
+                job.emitted += 1
+                job.decoding = True
+                if job.emitted == 1:
+                    self.seen[job.id][2:4] = [self.now] * 2
+                if job.emitted == job.answer or job.known == self.case.limits["max_model_len"]:
+                    self.seen[job.id][4] = self.now
+                    self.running.remove(job)
+                    finished.append(job.id)
+        return step
+
+    def shows(self, i):
+        job = self.jobs[i]
+        return min(job.computed, job.prompt), job.emitted, tuple(self.seen[i])
+
+
+def submit_due(case, requests, *schedulers, now):
+    for i, arrival in enumerate(case.arrival):
+        if arrival == now:
+            for scheduler in schedulers:
+                scheduler.submit(requests[i] if isinstance(scheduler, TokenBudgetScheduler) else i)
+
+
+@given(cases())
+def test_every_step_is_the_plain_rules_step(case):
+    scheduler, plain = case.scheduler(), Plain(case)
+    requests = [Request(i, *n) for i, n in enumerate(zip(case.prompts, case.answers, strict=True))]
+    while scheduler.time_step <= max(case.arrival) or scheduler.unfinished:
+        submit_due(case, requests, scheduler, plain, now=scheduler.time_step)
+        step, expected = scheduler.step(), plain.step()
+        assert list(step.scheduled.items()) == list(expected.scheduled.items())
+        assert step == expected
+        for i in plain.jobs:
+            request = requests[i]
+            assert (request.prefilled, request.decoded, stamps(request)) == plain.shows(i)
+            assert request.finished == (i in step.finished or request.last_token is not None)
+    assert not plain.running
+    assert not plain.waiting
+
+
+@given(cases(), st.booleans())
+def test_requests_and_tokens_are_conserved(case, ample):
+    """Each request emits its answer once; tokens are computed twice only after a preemption."""
+    if ample:
+        case.limits["num_kv_blocks"] += 12 * case.limits["max_model_len"]
+    scheduler = case.scheduler()
+    requests = [Request(i, *n) for i, n in enumerate(zip(case.prompts, case.answers, strict=True))]
+    scheduled, ended, thrown = Counter(), Counter(), Counter()
+    while scheduler.time_step <= max(case.arrival) or scheduler.unfinished:
+        submit_due(case, requests, scheduler, now=scheduler.time_step)
+        step = scheduler.step()
+        scheduled.update(step.scheduled)
+        ended.update(step.finished)
+        thrown.update(step.preempted)
+        assert sum(step.scheduled.values()) <= case.limits["max_num_batched_tokens"]
+        assert len(step.running) <= case.limits["max_num_seqs"]
+        assert 0 <= step.free_blocks <= case.limits["num_kv_blocks"]
+        assert not set(step.running) & set(step.waiting)
+    assert ended == Counter(range(len(requests)))
+    assert [request.decoded for request in requests] == case.emitted()
+    assert not (ample and thrown)
+    for request in requests:
+        needed = request.input_tokens + request.decoded - 1
+        if thrown[request.req_id]:
+            assert scheduled[request.req_id] > needed
+        else:
+            assert scheduled[request.req_id] == needed
+
+
+@given(cases())
+def test_nobody_who_runs_is_passed_over(case):
+    """All running requests get what they lack, up to the threshold; only the last may get less.
+
+    At the admission of the last there was budget left behind all others, and what they claim never
+    grows. So decodes never wait for prefills, though nobody puts them first.
+    """
+    if case.policy == "prefill first":
+        return
+    scheduler = case.scheduler()
+    requests = [Request(i, *n) for i, n in enumerate(zip(case.prompts, case.answers, strict=True))]
+    threshold = case.limits["long_prefill_token_threshold"] or 1000
+    known, computed = Counter(dict(enumerate(case.prompts))), Counter()
+    while scheduler.time_step <= max(case.arrival) or scheduler.unfinished:
+        submit_due(case, requests, scheduler, now=scheduler.time_step)
+        alone = scheduler.unfinished == 1
+        step = scheduler.step()
+        assert sorted(step.scheduled) == sorted(step.running)
+        computed.update({i: -computed[i] for i in step.preempted})
+        for i in step.running[:-1]:
+            assert step.scheduled[i] == min(known[i] - computed[i], threshold)
+        for i in step.running[-1:]:
+            most = known[i] - computed[i] if alone else min(known[i] - computed[i], threshold)
+            assert 1 <= step.scheduled[i] <= most
+        computed.update(step.scheduled)
+        known.update(i for i in step.scheduled if computed[i] == known[i])
+
+
+def run_both(case):
+    """Steps of the real rule and of decodes first, on the same requests."""
+    ours, theirs = TokenBudgetScheduler(**case.limits), DecodeFirstScheduler(**case.limits)
+    sizes = list(zip(case.prompts, case.answers, strict=True))
+    both = [[Request(i, *n) for i, n in enumerate(sizes)] for _ in range(2)]
+    while ours.time_step <= max(case.arrival) or ours.unfinished or theirs.unfinished:
+        submit_due(case, both[0], ours, now=ours.time_step)
+        submit_due(case, both[1], theirs, now=theirs.time_step)
+        yield ours.step(), theirs.step()
+
+
+@given(cases(ample=True))
+def test_decodes_first_is_another_order_and_no_other_tokens(case):
+    if case.policy == "prefill first":
+        return
+    for real, textbook in run_both(case):
+        assert real == textbook or sorted(real.decoded) == sorted(textbook.decoded)
+        assert real.scheduled == textbook.scheduled
+        assert (real.running, real.finished) == (textbook.running, textbook.finished)
+
+
+@given(cases())
+def test_without_a_threshold_decodes_first_is_the_real_rule(case):
+    if case.policy == "prefill first":
+        return
+    case.limits["long_prefill_token_threshold"] = 0
+    for real, textbook in run_both(case):
+        assert list(real.scheduled.items()) == list(textbook.scheduled.items())
+        assert real == textbook
+
+
+def seed_twins(draw):
+    n = draw(st.integers(1, 8))
+    sizes = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 20)), min_size=n, max_size=n)
+    arrival = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
+    limits = draw(batch_sizes), draw(chunks)
+    return arrival, draw(sizes), lambda: ContinuousBatchScheduler(*limits)
+
+
+def budget_twins(draw):
+    case = draw(cases())
+    return case.arrival, list(zip(case.prompts, case.answers, strict=True)), case.scheduler
+
+
+def costs(work):
+    return {
+        name: getattr(work, name)
+        for name in ("prefill_tokens", "decode_seqs", "seqs", "context_tokens", "pairs")
+    }
+
+
+@pytest.mark.parametrize("twins", [seed_twins, budget_twins])
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_step_work_and_repeat_mix(twins, data, seed):
+    """A scheduler driven by any mix of the three is where one that only steps is."""
+    arrival, sizes, make = twins(data.draw)
+    pick = random.Random(seed)  # a draw for each step would be more than hypothesis can take
+    mixed, stepped = make(), make()
+    ours, theirs = ([Request(i, *n) for i, n in enumerate(sizes)] for _ in range(2))
+    coming = sorted(range(len(sizes)), key=lambda i: arrival[i])
+    while coming or stepped.unfinished:
+        while coming and arrival[coming[0]] <= stepped.time_step:
+            i = coming.pop(0)
+            mixed.submit(ours[i])
+            stepped.submit(theirs[i])
+        until = arrival[coming[0]] - stepped.time_step if coming else 1000
+        run = mixed.run()
+        how = pick.choice(["step", "work", "repeat"])
+        if how == "step":
+            step = mixed.step()
+            assert step == stepped.step()
+            for a, b in zip(ours, theirs, strict=True):
+                assert (a.prefilled, a.finished) == (b.prefilled, b.finished)
+                if a.req_id in step.decoded:  # one that was thrown out may lag after `work`
+                    assert a.decoded == b.decoded
+        elif how == "work" or not run.steps:
+            work, step = mixed.work(), stepped.step()
+            assert (work.finished, work.preempted) == (step.finished, step.preempted)
+            assert (work.decode_seqs, work.seqs) == (len(step.decoded), step.batch_size)
+            assert work.prefill_tokens == sum(step.prefilled.values())
+            assert (work.running, work.waiting) == (len(step.running), len(step.waiting))
+            for name, stamp, now in (
+                ("started", "scheduled", step.start),
+                ("prefilled", "prefill_end", stepped.time_step),
+                ("first", "first_token", stepped.time_step),
+            ):
+                assert sorted(getattr(work, name)) == [
+                    request.req_id for request in theirs if getattr(request, stamp) == now
+                ]
+        else:
+            steps = pick.randint(1, min(run.steps, until))
+            finished = mixed.repeat(run, steps)
+            context = run.decode_context + run.prefilled
+            for k in range(1, steps + 1):
+                work = stepped.work()
+                context += run.decode_seqs + run.chunk
+                assert not any((work.started, work.preempted, work.prefilled, work.first))
+                assert costs(work) | {"pairs": 0} == {
+                    "prefill_tokens": run.chunk,
+                    "decode_seqs": run.decode_seqs,
+                    "seqs": run.decode_seqs + (run.chunk > 0),
+                    "context_tokens": context,
+                    "pairs": 0,
+                }
+                assert work.finished == (finished if k == steps else [])
+        assert (mixed.time_step, mixed.unfinished) == (stepped.time_step, stepped.unfinished)
+    assert [stamps(a) for a in ours] == [stamps(b) for b in theirs]
+    assert [a.decoded for a in ours] == [b.decoded for b in theirs]
+
+
+def test_work_counts_contexts_and_pairs_by_hand():
+    scheduler = engine((5, 3), (6, 1))
+    work = scheduler.work()  # a: 5 tokens, b: 3
+    assert costs(work) == {
+        "prefill_tokens": 8,
+        "decode_seqs": 0,
+        "seqs": 2,
+        "context_tokens": 8,
+        "pairs": 15 + 6,
+    }
+    assert (work.started, work.first, work.prefilled) == (["a", "b"], ["a"], ["a"])
+    work = scheduler.work()  # a decodes its sixth token, b computes its tokens 4 to 6
+    assert costs(work) == {
+        "prefill_tokens": 3,
+        "decode_seqs": 1,
+        "seqs": 2,
+        "context_tokens": 12,
+        "pairs": 6 + 15,
+    }
+    assert (work.started, work.first, work.finished) == ([], ["b"], ["b"])
+
+
+def test_a_run_ends_where_the_batch_changes():
+    scheduler = engine((5, 10), (2, 6))
+    assert scheduler.run().steps == 0  # nobody runs yet
+    scheduler.work()
+    run = scheduler.run()
+    assert run == (5, 2, 7, 0, 0)  # b ends with the fifth
+    assert scheduler.repeat(run, 2) == []
+    assert scheduler.run() == (3, 2, 11, 0, 0)
+    assert scheduler.repeat(scheduler.run(), 3) == ["b"]
+    scheduler.submit(Request("c", 30, 1))
+    assert scheduler.run().steps == 0  # c can enter
+    scheduler.work()  # 7 of its tokens
+    assert scheduler.run() == (3, 1, 11, 7, 7)  # 21 more, and two are left for the step after
+
+
+def test_a_run_ends_before_the_blocks_do():
+    scheduler = engine((2, 20), (2, 20), num_kv_blocks=12)
+    scheduler.work()
+    assert scheduler.run().steps == 10  # ten free blocks: five each, two steps a block
+    scheduler.repeat(scheduler.run(), 10)
+    assert scheduler.run().steps == 0
+    assert scheduler.step().preempted == ["b"]
+
+
+def test_a_million_tokens_are_one_run():
+    scheduler = engine((1, 10**6), num_kv_blocks=10**6, max_model_len=2 * 10**6)
+    scheduler.work()
+    assert scheduler.run().steps == 10**6 - 1
+
+
+# --- the real rule: refusals -----------------------------------------------------------------
+
+
+def test_submit_refuses_a_prompt_that_leaves_no_room_for_a_token():
+    scheduler = engine(max_model_len=8)
+    for prompt in (8, 9):
+        with pytest.raises(ValueError, match=rf"input_tokens must be below .* = 8.*: got {prompt}"):
+            scheduler.submit(Request("a", prompt, 1))
+    scheduler.submit(Request("a", 7, 1))
+    assert scheduler.unfinished == 1
+
+
+def test_submit_refuses_what_never_fits_in_the_blocks():
+    scheduler = engine(num_kv_blocks=3)
+    with pytest.raises(ValueError, match=r"fit in num_kv_blocks = 3: got 5 \+ 3 tokens, 4 blocks"):
+        scheduler.submit(Request("a", 5, 3))
+    request = Request("a", 5, 2)  # the last token is never put into memory
+    scheduler.submit(request)
+    scheduler.run_until_done(max_steps=3)
+    assert request.finished
+    engine((5, 60), num_kv_blocks=3, max_model_len=7)  # cut before it outgrows the memory
+
+
+def test_a_refused_request_leaves_nothing_behind():
+    scheduler = engine(num_kv_blocks=3)
+    request = Request("a", 5, 3)
+    with pytest.raises(ValueError, match="num_kv_blocks"):
+        scheduler.submit(request)
+    assert stamps(request) == (None,) * 5
+    assert scheduler.unfinished == 0
+    scheduler.submit(Request("a", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("max_num_batched_tokens", 1),
+        ("max_num_seqs", 1),
+        ("num_kv_blocks", 1),
+        ("block_size", 1),
+        ("max_model_len", 2),
+        ("long_prefill_token_threshold", 0),
+    ],
+)
+@pytest.mark.parametrize("policy", [TokenBudgetScheduler, DecodeFirstScheduler, QueueBackScheduler])
+def test_limits_must_be_integers_that_are_large_enough(name, least, policy):
+    engine(policy=policy, **{name: least})
+    with pytest.raises(ValueError, match=f"{name} must be >= {least}: got {least - 1}"):
+        engine(policy=policy, **{name: least - 1})
+    for value in (4.0, True, None, "4", float("nan")):
+        with pytest.raises(TypeError, match=f"{name} must be an integer: got"):
+            engine(policy=policy, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["enable_chunked_prefill", "scheduler_reserve_full_isl"])
+@pytest.mark.parametrize("value", [1, 0, None, "yes"])
+def test_switches_must_be_true_or_false(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be True or False: got {value!r}"):
+        engine(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (-0.1, ValueError, r"must be in \[0, 1\]: got -0.1"),
+        (1.5, ValueError, r"must be in \[0, 1\]: got 1.5"),
+        (float("nan"), ValueError, r"must be in \[0, 1\]: got nan"),
+        (True, TypeError, "must be a number: got True"),
+        ("0.1", TypeError, "must be a number: got '0.1'"),
+        (None, TypeError, "must be a number: got None"),
+    ],
+)
+def test_watermark_must_be_a_share(value, error, message):
+    with pytest.raises(error, match=f"watermark {message}"):
+        engine(watermark=value)
+
+
+def test_limits_are_named_and_none_is_forgotten():
+    with pytest.raises(TypeError):
+        TokenBudgetScheduler(8, 4, 100, 2, 64)
+    for name in SMALL:
+        with pytest.raises(TypeError, match=name):
+            TokenBudgetScheduler(**{key: value for key, value in SMALL.items() if key != name})
+
+
+def test_without_chunks_the_budget_must_hold_the_longest_prompt():
+    whole = {"enable_chunked_prefill": False}
+    with pytest.raises(ValueError, match=r"must be >= max_model_len .*: got 8 < 64"):
+        engine(**whole)
+    engine(max_model_len=8, **whole)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"enable_chunked_prefill": True}, {"long_prefill_token_threshold": 4}]
+)
+def test_prefill_first_takes_whole_prompts_only(limit):
+    with pytest.raises(ValueError, match="must be off for whole prompts"):
+        engine(policy=PrefillFirstScheduler, max_model_len=8, **limit)
 
 
 # --- replay --------------------------------------------------------------------------------
