@@ -7,13 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lib._validate import (
-    FloatOrArray,
-    count,
-    require,
-    result,
-    together,
-)
+from lib._validate import FloatOrArray, count, require, result, together
 from lib.step_time import StepTime, attention_pairs
 
 
@@ -48,12 +42,12 @@ def prefill_progress(
 
 
 def chunk_left(max_num_batched_tokens: ArrayLike, decode_seqs: ArrayLike) -> FloatOrArray:
-    """What a step's token budget leaves for prompts, C = max(0, S - B_decode) (eq-chunk-budget).
+    """What a step's token budget leaves for prompts, C = max(0, S - B) (eq-chunk-budget).
 
     Parameters
     ----------
     max_num_batched_tokens : S, tokens that a step may compute, >= 1.
-    decode_seqs : B_decode, sequences served before the prompt, with one token each.
+    decode_seqs : B, sequences served before the prompt, with one token each.
 
     Returns
     -------
@@ -110,6 +104,8 @@ def kv_read_again(input_tokens: ArrayLike, chunk: ArrayLike) -> FloatOrArray:
     Raises
     ------
     ValueError : as `chunk_count`.
+
+    Source: Agrawal et al. (OSDI 2024), section 4.3, names the cost; the sum is the chapter's.
     """
     n = np.asarray(chunk_count(input_tokens, chunk))
     return result("kv_read_again", count("chunk", chunk) * n * (n - 1) / 2)
@@ -153,6 +149,8 @@ def chunked_prefill(
     Raises
     ------
     ValueError : as `chunk_count`; a count of the decodes is negative or not whole, or K < B.
+
+    Source: the chapter, which has the sum in closed form.
     """
     counts = {
         "input_tokens": count("input_tokens", input_tokens, minimum=1),
@@ -210,7 +208,9 @@ def gap_bound(
 
     Raises
     ------
-    ValueError : a count is negative or not whole, S or T_max is 0, or B exceeds S.
+    ValueError : a count is negative or not whole, S or T_max is 0, or B exceeds S or K.
+
+    Source: the chapter, thm-chunk-gap.
     """
     budget = count("max_num_batched_tokens", max_num_batched_tokens, minimum=1)
     decodes = count("decode_seqs", decode_seqs)
@@ -222,7 +222,8 @@ def gap_bound(
         context_tokens=held,
         longest_prompt=longest,
     )
-    budget, decodes = np.broadcast_arrays(budget, decodes)
+    budget, decodes, held = np.broadcast_arrays(budget, decodes, held)
     require("decode_seqs", decodes, decodes <= budget, "<= max_num_batched_tokens")
+    require("context_tokens", held, held >= decodes, ">= decode_seqs")
     left = budget - decodes
     return step_time(left, decodes, held, held + left * longest)

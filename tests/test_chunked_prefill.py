@@ -379,6 +379,7 @@ def test_chunked_prefill_refuses(change: dict[str, Any], message: str) -> None:
         ({"decode_seqs": 9}, "decode_seqs must be <= max_num_batched_tokens: got 9"),
         ({"decode_seqs": -1}, "decode_seqs must be >= 0: got -1"),
         ({"context_tokens": -1}, "context_tokens must be >= 0: got -1"),
+        ({"context_tokens": 1}, "context_tokens must be >= decode_seqs: got 1"),
         ({"longest_prompt": 0}, "longest_prompt must be >= 1: got 0"),
         ({"longest_prompt": np.nan}, "longest_prompt must be finite"),
         ({"context_tokens": [1, 2], "decode_seqs": [1] * 3}, "lengths must match"),
