@@ -46,11 +46,11 @@ Line = tuple[float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """T = max over lines of a + p P + q B + k K + r R (eq-step-time-lines).
+    """T = max over lines of a + p P + q B + g K + r R (eq-step-time-lines).
 
     Parameters
     ----------
-    lines : one or more, each (a, p, q, k, r): seconds a step, a prompt token, a decoding sequence,
+    lines : one or more, each (a, p, q, g, r): seconds a step, a prompt token, a decoding sequence,
         a token of context, a pair.
 
     Raises
