@@ -220,7 +220,7 @@ def _take(each: list[tuple[float, float]], most: int, left: float) -> tuple[int,
         n = most - done
         for a, c in each:
             if c > slope:  # it becomes the largest later
-                n = min(n, int((first - a - c * done) / (c - slope)) + 1)
+                n = min(n, max(0, int((first - a - c * done) / (c - slope))) + 1)
         length = n * first + slope * n * (n - 1) / 2
         if total + length >= left:
             n = _steps_to(left - total, first, slope)

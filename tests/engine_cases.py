@@ -1,5 +1,6 @@
 """Random workloads and limits for the token-budget schedulers, for the tests of two modules."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -18,6 +19,19 @@ POLICIES = {
     "queue back": QueueBackScheduler,
 }
 """The library's class for each policy that `plain_engine.plain_step` knows by name."""
+
+
+class EndlessError(BaseException):
+    """A loop that does not end. No Exception: hypothesis would repeat it to find a shorter case."""
+
+
+def until(done: Callable[[], bool], turns: int = 2_000) -> Iterator[int]:
+    """Turns of a loop until `done()`; after so many, twice what any test needs, it never ends."""
+    for turn in range(turns):
+        if done():
+            return
+        yield turn
+    raise EndlessError(f"not done after {turns} turns")
 
 
 @dataclass

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from engine_cases import cases
+from engine_cases import cases, until
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_engine import plain_simulate
 
+from lib import simulator
 from lib.record import RequestLog
-from lib.scheduling import ContinuousBatchScheduler, Request, TokenBudgetScheduler
-from lib.simulator import SLACK, Simulation, simulate
+from lib.scheduling import ContinuousBatchScheduler, Request, Scheduler, TokenBudgetScheduler
+from lib.simulator import SLACK, Simulation
 from lib.step_time import StepTime
 
 STAMPS = ("scheduled", "prefill_end", "first_token", "last_token")
@@ -44,6 +45,18 @@ def engine(policy=TokenBudgetScheduler, **changes):
         "max_model_len": 2 * 10**6,
     }
     return policy(**(limits | changes))
+
+
+def simulate(workload, scheduler, step_time):
+    """`lib.simulator.simulate`, made to fail where it would turn for ever."""
+    if not isinstance(scheduler, Scheduler):
+        return simulator.simulate(workload, scheduler, step_time)
+    turns, run = until(lambda: False), scheduler.run
+    scheduler.run = lambda: (next(turns), run())[1]
+    try:
+        return simulator.simulate(workload, scheduler, step_time)
+    finally:
+        del scheduler.run
 
 
 def close(ours, theirs):
@@ -82,7 +95,7 @@ def plain_textbook(arrival, prompts, answers, limits, line):
     requests = [Request(i, *n) for i, n in enumerate(zip(prompts, answers, strict=True))]
     coming = sorted(range(len(arrival)), key=lambda i: arrival[i])
     edges, ends, now = [], [], 0.0  # start of each step, by scheduler.time_step, and its end
-    while coming or scheduler.unfinished:
+    for _ in until(lambda: not coming and not scheduler.unfinished):
         if not scheduler.unfinished:
             now = max(now, arrival[coming[0]])
         while coming and arrival[coming[0]] <= now + 1e-9:
@@ -391,6 +404,18 @@ nan = float("nan")
 def test_bad_workloads_are_refused(log, message):
     with pytest.raises(ValueError, match=message):
         simulate(log, engine(num_kv_blocks=100_000), SECOND)
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [(63, 1), (64, 1), (5, 5)])
+def test_a_request_that_can_never_fit_is_refused_before_anything_starts(prompt, answer):
+    """It comes last; the scheduler has served nobody, is empty, and works."""
+    scheduler = engine(num_kv_blocks=4, max_model_len=64)
+    log = workload([0.0, 1.0], [1, prompt], [5, answer])
+    with pytest.raises(ValueError, match=r"got 6[34]$|fit in num_kv_blocks = 4: got"):
+        simulate(log, scheduler, SECOND)
+    assert (scheduler.unfinished, scheduler.time_step) == (0, 0)
+    after = simulate(workload([0.0, 1.0], [1, 1], [5, 1]), scheduler, SECOND)
+    assert after.requests.last_token.tolist() == [5.0, 2.0]
 
 
 def test_a_scheduler_with_requests_in_it_is_refused():
