@@ -3,7 +3,7 @@
 The clock runs from event to event. A step starts when the one before it ends, or when a request
 arrives at an idle engine; it lasts as long as the step-time model says. Steps that only repeat
 one decode batch are taken together: their lengths grow linearly with the context, so their sum
-has a closed form (eq-simulator-run), and the cost grows with events, not with tokens.
+has a closed form (eq-twin-run), and the cost grows with events, not with tokens.
 """
 
 from array import array
@@ -210,7 +210,7 @@ def _take(each: list[tuple[float, float]], most: int, left: float) -> tuple[int,
     """Steps of a run, up to `most`, until `left` seconds have passed, and their length together.
 
     Step j takes the largest of the lines A + C j in `each`. While one line is the largest, n steps
-    take n A + C n (n - 1) / 2.
+    take n A + C n (n - 1) / 2 (eq-twin-run).
     """
     if most == 1:  # often: the loop below would take one turn
         return 1, max(each)[0]

@@ -206,6 +206,14 @@ def grid(
 ) -> list[Case]:
     """Every combination, the last argument varying fastest.
 
+    Parameters
+    ----------
+    rates, policies, max_num_batched_tokens, seeds : values of the fields of `Case`.
+
+    Returns
+    -------
+    The cases.
+
     Raises
     ------
     ValueError, TypeError : as `Case`.
@@ -217,7 +225,21 @@ def grid(
 
 
 def run_case(setting: Setting, case: Case) -> Result:
-    """Simulate one case: a pure function of its arguments."""
+    """Simulate one case: a pure function of its arguments.
+
+    Parameters
+    ----------
+    setting : what the cases share.
+    case : the case.
+
+    Returns
+    -------
+    Result.
+
+    Raises
+    ------
+    ValueError : a request can never fit, or the limits suit no scheduler.
+    """
     workload = setting.workload(case.rate, case.seed)
     simulation = simulate(workload, setting.scheduler(case), setting.step_time)
     served = simulation.requests

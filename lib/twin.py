@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lib._validate import FloatArray, one, positive
+from lib._validate import FloatArray, choice, one, positive
 from lib.engine_runs import EngineRun
 from lib.goodput import attainment, goodput
 from lib.record import RequestLog
@@ -337,12 +337,15 @@ class Comparison:
         return float(np.median(np.abs(self.each)))
 
 
-def error_table(comparisons: Mapping[str, Comparison]) -> str:
+def error_table(
+    comparisons: Mapping[str, Comparison], targets: Mapping[str, float] | None = None
+) -> str:
     """A Markdown table of `Comparison.errors`, one column a comparison and one row a figure.
 
     Parameters
     ----------
     comparisons : by the name that heads the column.
+    targets : largest relative error by figure, such as {"TTFT P99": 0.1}; what misses is bold.
 
     Returns
     -------
@@ -350,15 +353,20 @@ def error_table(comparisons: Mapping[str, Comparison]) -> str:
 
     Raises
     ------
-    ValueError : no comparison.
+    ValueError : no comparison; a target for a figure that is not compared, or one that is not > 0.
     """
     if not comparisons:
         raise ValueError("comparisons must hold a comparison: got none")
+    limit = {name: one(name, positive(name, x)) for name, x in (targets or {}).items()}
+    for name in limit:
+        choice("targets", name, tuple(next(iter(comparisons.values())).measured))
     heads = (name.replace("_", " ") for name in comparisons)  # so that a long one can wrap
     lines = [f"| error (%) | {' | '.join(heads)} |", "|---" * (len(comparisons) + 1) + "|"]
     errors = [comparison.errors for comparison in comparisons.values()]
     for name in errors[0]:
         each = [f"{round(100 * e[name], 1) + 0.0:+.1f}" for e in errors]  # no "-0.0"
+        missed = [abs(e[name]) > limit.get(name, np.inf) for e in errors]
+        each = [f"**{text}**" if bold else text for text, bold in zip(each, missed, strict=True)]
         lines.append(f"| {name} | {' | '.join(each)} |")
     typical = [f"{100 * comparison.typical_error:.1f}" for comparison in comparisons.values()]
     lines.append(f"| E2E of a request, median size | {' | '.join(typical)} |")

@@ -417,6 +417,21 @@ def test_error_table() -> None:
         error_table({})
 
 
+def test_error_table_prints_what_misses_its_target_in_bold() -> None:
+    real = {"TTFT mean": 2.0, "goodput": 4.0, "E2E mean": 1.0}
+    twin = {"TTFT mean": 2.5, "goodput": 3.0, "E2E mean": 3.0}
+    compared = {"a": Comparison(real, twin, np.array([0.0]))}
+    assert error_table(compared, {"TTFT mean": 0.25, "goodput": 0.24}).splitlines()[2:5] == [
+        "| TTFT mean | +25.0 |",
+        "| goodput | **-25.0** |",
+        "| E2E mean | +200.0 |",  # no target
+    ]
+    with pytest.raises(ValueError, match=r"targets must be one of .*goodput.*: got 'TTFT P98'"):
+        error_table(compared, {"TTFT P98": 0.1})
+    with pytest.raises(ValueError, match="goodput must be > 0: got 0"):
+        error_table(compared, {"goodput": 0})
+
+
 # Real engines -------------------------------------------------------------------------------------
 
 
