@@ -187,7 +187,7 @@ class Run(NamedTuple):
     steps : how many; 0 if the next step is none of the kind. decode_seqs : sequences that decode
     one token in each. decode_context : their computed tokens before the first, summed. chunk :
     tokens of one prompt that each computes, 0 for none. prefilled : its computed tokens before the
-    first; the last step leaves some of the prompt to do.
+    first; the last step leaves some of the prompt to do. time_step : the first step.
     """
 
     steps: int
@@ -195,9 +195,13 @@ class Run(NamedTuple):
     decode_context: int = 0
     chunk: int = 0
     prefilled: int = 0
+    time_step: int = 0
 
 
 NO_RUN = Run(0)
+
+LARGEST_BLOCK = 65_536
+"""The scheduler keeps a count for each slot of a block. Engines use 16 to some thousand."""
 
 
 class Scheduler(ABC):
@@ -261,9 +265,25 @@ class Scheduler(ABC):
     def run(self) -> Run:
         """The steps to come that only repeat one batch."""
 
-    @abstractmethod
     def repeat(self, run: Run, steps: int) -> list[Any]:
-        """Take the first `steps` of a `run` at once: the req_ids that finish with them."""
+        """Take the first `steps` of a `run` at once: the req_ids that finish with them.
+
+        Raises
+        ------
+        TypeError, ValueError : `steps` is not a whole number from 1 to `run.steps`.
+        RuntimeError : the scheduler has moved on since it gave the run.
+        """
+        if _integer("steps", steps, minimum=1) > run.steps:
+            raise ValueError(f"steps must be at most run.steps = {run.steps}: got {steps}")
+        if run.time_step != self.time_step:
+            raise RuntimeError(
+                f"run must be taken at once: it is of step {run.time_step}, now is {self.time_step}"
+            )
+        return self._repeat(run, steps)
+
+    @abstractmethod
+    def _repeat(self, run: Run, steps: int) -> list[Any]:
+        """Take the steps, which are known to be right."""
 
     def idle_until(self, time_step: int) -> None:
         """Let time pass with no request in the system; no step is taken.
@@ -415,10 +435,10 @@ class ContinuousBatchScheduler(Scheduler):
             min(request.output_tokens - request.decoded for request in self.running),
             len(self.running),
             sum(request.input_tokens + request.decoded for request in self.running),
+            time_step=self.time_step,
         )
 
-    def repeat(self, run: Run, steps: int) -> list[Any]:
-        """Take the first `steps` of a `run` at once: the req_ids that finish with them."""
+    def _repeat(self, run: Run, steps: int) -> list[Any]:
         self.time_step += steps - 1
         for request in self.running:
             request.decoded += steps - 1
@@ -513,8 +533,10 @@ class _Decoders:
             return self._takers[self.rounds % self.block_size]
         cycles, rest = divmod(rounds, self.block_size)
         first = self.rounds % self.block_size
-        turn = self._takers[first:] + self._takers[:first]
-        return cycles * self.size + sum(turn[:rest])
+        taken = sum(self._takers[first : first + rest])
+        if first + rest > self.block_size:
+            taken += sum(self._takers[: first + rest - self.block_size])
+        return cycles * self.size + taken
 
     def rounds_within(self, rounds: int, blocks: int) -> int:
         """The most rounds, up to `rounds`, that take no more than `blocks` new blocks."""
@@ -545,7 +567,7 @@ class TokenBudgetScheduler(Scheduler):
     max_num_seqs : most requests running, >= 1.
     num_kv_blocks : KV blocks that requests can use, >= 1. (vLLM's `num_gpu_blocks` is one more: it
         keeps a null block.)
-    block_size : tokens a block, >= 1.
+    block_size : tokens a block, 1 to `LARGEST_BLOCK`.
     max_model_len : a request ends when prompt and answer reach this length (tokens).
     long_prefill_token_threshold : most tokens that one request gets in a step; a request alone in
         the system is exempt. 0 sets no limit.
@@ -583,6 +605,8 @@ class TokenBudgetScheduler(Scheduler):
         self.max_num_seqs = _integer("max_num_seqs", max_num_seqs, 1)
         self.num_kv_blocks = _integer("num_kv_blocks", num_kv_blocks, 1)
         self.block_size = _integer("block_size", block_size, 1)
+        if self.block_size > LARGEST_BLOCK:
+            raise ValueError(f"block_size must be at most {LARGEST_BLOCK}: got {block_size}")
         self.max_model_len = _integer("max_model_len", max_model_len, 2)
         self.long_prefill_token_threshold = _integer(
             "long_prefill_token_threshold", long_prefill_token_threshold, 0
@@ -696,10 +720,9 @@ class TokenBudgetScheduler(Scheduler):
                 return NO_RUN
         else:
             steps = decoders.rounds_within(steps, self._free)
-        return Run(steps, decoders.size, decoders.context_tokens, chunk, prefilled)
+        return Run(steps, decoders.size, decoders.context_tokens, chunk, prefilled, self.time_step)
 
-    def repeat(self, run: Run, steps: int) -> list[Any]:
-        """Take the first `steps` of a `run` at once: the req_ids that finish with them."""
+    def _repeat(self, run: Run, steps: int) -> list[Any]:
         self._free -= self._run_blocks(steps, run.chunk)
         if run.chunk:
             job = self._single[0]

@@ -6,9 +6,9 @@ one decode batch are taken together: their lengths grow linearly with the contex
 has a closed form (eq-twin-run), and the cost grows with events, not with tokens.
 """
 
-from array import array
 from dataclasses import dataclass
 from math import ceil, inf, nan, sqrt
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,11 +135,13 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
     ]
     for request in requests:
         scheduler.check(request)
-    came = arrival.tolist()
     due = [*arrival[order].tolist(), inf]
     scheduled, prefill_end, first_token, last_token = ([nan] * len(requests) for _ in range(4))
     preemptions = [0] * len(requests)
-    events = array("d")  # flat: a tuple kept for each event would take ten times the memory
+    events, pack = (
+        bytearray(),
+        Struct("9d").pack,
+    )  # a tuple for each would take ten times the memory
     lines = step_time.lines
     now, coming = 0.0, 0
     while True:
@@ -149,10 +151,11 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
             now = max(now, due[coming])
         while due[coming] <= now + SLACK:
             scheduler.submit(requests[coming])
+            now = max(now, due[coming])  # the step starts once they are all there
             coming += 1
         run = scheduler.run()
         if run.steps:
-            _, decodes, context, chunk, prefilled = run
+            _, decodes, context, chunk, prefilled, _ = run
             pairs = context + decodes + chunk * (2 * prefilled + chunk + 1) // 2
             context += decodes + prefilled + chunk
             wider, more = decodes + chunk, decodes + chunk * chunk  # a step's context, pairs
@@ -164,16 +167,16 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
             seqs = decodes + (chunk > 0)
             waiting = scheduler.unfinished - seqs
             finished = scheduler.repeat(run, steps)
-            events.extend((now, steps, chunk, decodes, seqs, context, pairs, seqs, waiting))
+            events += pack(now, steps, chunk, decodes, seqs, context, pairs, seqs, waiting)
         else:
             work = scheduler.work()
             p, q, k, r = work.prefill_tokens, work.decode_seqs, work.context_tokens, work.pairs
             # A request may throw itself out: then nothing is computed, and no time passes.
             length = max([a + b * p + c * q + d * k + e * r for a, b, c, d, e in lines])
             length *= work.seqs > 0
-            events.extend((now, 1, p, q, work.seqs, k, r, work.running, work.waiting))
+            events += pack(now, 1, p, q, work.seqs, k, r, work.running, work.waiting)
             for i in work.started:
-                scheduled[i] = max(now, came[i])
+                scheduled[i] = now
             for i in work.preempted:
                 preemptions[i] += 1
             for i in work.prefilled:
@@ -201,7 +204,7 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
     return Simulation(
         requests=log,
         preemptions=np.array(preemptions),
-        events=np.array(events).reshape(-1, 9),
+        events=np.frombuffer(events).reshape(-1, 9),
         step_time=step_time,
     )
 

@@ -260,10 +260,14 @@ def roofline(
 
     Raises
     ------
+    TypeError : `model` or `hardware` is of another kind.
     ValueError : overhead is negative, NaN or infinite; tokens_per_seq is below 1 or not whole.
 
     Source: Williams et al. (CACM 2009); Pope et al. (MLSys 2023), section 2.
     """
+    for name, value, kind in (("model", model, Model), ("hardware", hardware, Hardware)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
     lost = one("overhead", nonnegative("overhead", overhead))
     tokens = one("tokens_per_seq", count("tokens_per_seq", tokens_per_seq, minimum=1))
     rate, bandwidth = hardware.flops_per_s, hardware.memory_bandwidth_bytes_per_s
@@ -461,10 +465,12 @@ def fit(rows: Intervals, terms: tuple[str, ...] = TERMS) -> Fit:
     intervals come from a block jackknife: the fit is repeated with each of 20 consecutive
     stretches of rows left out. Residuals that stay alike from row to row do not fool it while
     they forget within a stretch. Rows that overlap in time (requests) share steps across
-    stretches: there the intervals are too narrow.
+    stretches: there the intervals are too narrow; so are those of a coefficient that the data hold
+    at 0.
 
     Raises
     ------
+    TypeError : `rows` are no Intervals, or `terms` no tuple.
     ValueError : an unknown or repeated term; fewer than two rows a stretch; a term missing in the
         rows; a term that is a linear combination of those before it, also with a stretch left
         out; no coefficient above 0.
@@ -472,6 +478,10 @@ def fit(rows: Intervals, terms: tuple[str, ...] = TERMS) -> Fit:
     Source: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23; Künsch (Annals
     of Statistics 1989) for the block jackknife.
     """
+    if not isinstance(rows, Intervals):
+        raise TypeError(f"rows must be of type Intervals: got {rows!r:.80}")
+    if not isinstance(terms, tuple | list):
+        raise TypeError(f"terms must be a tuple of names: got {terms!r:.80}")
     unknown = [term for term in terms if term not in TERMS]
     if unknown or not terms or len(set(terms)) < len(terms):
         raise ValueError(f"terms must be different ones of {', '.join(TERMS)}: got {terms!r}")

@@ -168,8 +168,13 @@ class Setting:
         """Poisson arrivals at `rate` (1/s), and lengths drawn with replacement from the rows given.
 
         One seed gives the same lengths at any rate, and the same arrivals but for the scale.
+
+        Raises
+        ------
+        ValueError, TypeError : as `Case`.
         """
-        random = np.random.default_rng(seed)
+        rate = one("rate", positive("rate", rate))
+        random = np.random.default_rng(int(one("seed", count("seed", seed))))
         row = random.integers(self.input_tokens.size, size=self.requests)
         return RequestLog(
             arrival=np.cumsum(random.standard_exponential(self.requests)) / rate,
@@ -238,8 +243,12 @@ def run_case(setting: Setting, case: Case) -> Result:
 
     Raises
     ------
+    TypeError : an argument is of another kind.
     ValueError : a request can never fit, or the limits suit no scheduler.
     """
+    for name, value, kind in (("setting", setting, Setting), ("case", case, Case)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
     workload = setting.workload(case.rate, case.seed)
     simulation = simulate(workload, setting.scheduler(case), setting.step_time)
     served = simulation.requests
@@ -294,7 +303,8 @@ def sweep(
         already in the file stay.
 
     A run that is killed while it writes leaves a last line without its end. Such a line is cut off
-    with a warning, and its case is run again; any other damage is refused with file and line.
+    with a warning, and its case is run again. A line that is no result of a case is refused with
+    file and line; a figure that was altered by hand cannot be told from a measured one.
     """
     for name, value, kind in (("executor", executor, Executor), ("setting", setting, Setting)):
         if not isinstance(value, kind):
@@ -368,6 +378,9 @@ def _append(path: Path, row: dict[str, Any]) -> None:
 def _open(path: Path, setting: Setting) -> dict[Case, Result]:
     """The results that a file holds; a missing or empty one begins with the setting."""
     content = path.read_bytes() if path.exists() else b""
+    head = b'{"setting": '
+    if not head.startswith(content[: len(head)]):
+        raise ValueError(f"{path.name}, line 1: results must be a file that a sweep began")
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         line = content.count(b"\n") + 1

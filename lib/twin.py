@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lib._validate import FloatArray, choice, one, positive
+from lib._validate import FloatArray, choice, one, positive, require
 from lib.engine_runs import EngineRun
 from lib.goodput import attainment, goodput
 from lib.record import RequestLog
@@ -56,16 +56,23 @@ def limits(run: EngineRun) -> dict[str, Any]:
     Raises
     ------
     TypeError : `run` is no EngineRun.
-    ValueError : `meta` has no `max_num_batched_tokens` or no `max_num_seqs`; a token count is
-        missing.
+    ValueError : `meta` has no `max_num_batched_tokens` or no `max_num_seqs`; a part of it is no
+        object, a count of blocks or a block's size no whole number >= 1; a token count is missing.
     """
     _of_kind("run", run, EngineRun)
-    meta = run.meta
-    resolved = meta.get("resolved_config", {}).get("scheduler_config", {})
-    told = {**meta, **resolved, **meta.get("engine_kwargs", {}), **meta.get("kv_cache", {})}
+    resolved = _part(run, run.meta, "resolved_config")
+    told = {**run.meta, **_part(run, resolved, "scheduler_config")}
+    for part in ("engine_kwargs", "kv_cache"):
+        told |= _part(run, run.meta, part)
+    told = {name: value for name, value in told.items() if value is not None}
+    for name in ("num_gpu_blocks", "block_size"):
+        if name in told and (type(told[name]) is not int or told[name] < 1):
+            raise ValueError(
+                f"{name} must be a whole number >= 1 in meta of run {run.name}: got {told[name]!r}"
+            )
     if "num_gpu_blocks" in told:
         told["num_kv_blocks"] = told["num_gpu_blocks"] - 1
-    told = {name: told[name] for name in _LIMITS if told.get(name) is not None}
+    told = {name: told[name] for name in _LIMITS if name in told}
     for name in _LIMITS[:2]:
         if name not in told:
             raise ValueError(f"{name} is missing in meta of run {run.name}")
@@ -74,6 +81,14 @@ def limits(run: EngineRun) -> dict[str, Any]:
     told.setdefault("num_kv_blocks", int(np.sum(np.ceil(length / block_size))))
     told.setdefault("max_model_len", int(length.max()))
     return told
+
+
+def _part(run: EngineRun, whole: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A part of the meta file, empty where the file has none."""
+    part = whole.get(key) or {}
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{key} must be an object in meta of run {run.name}: got {part!r:.80}")
+    return part
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,8 +414,9 @@ def compare(
     ------
     TypeError : a log is no RequestLog.
     ValueError : the logs hold different requests, or a stamp is missing; a limit is not > 0;
-        `chosen` is not one bool a request, or selects none of two tokens; the engine met the SLO
-        for no request, so that a relative error has no meaning.
+        `chosen` is not one bool a request, or selects none of two tokens, or one that failed; a
+        measured figure is 0, or the engine met the SLO for no request, so that a relative error
+        has no meaning.
     """
     _of_kind("measured", measured, RequestLog)
     _of_kind("predicted", predicted, RequestLog)
@@ -411,15 +427,25 @@ def compare(
     tpot_slo = one("tpot_slo", positive("tpot_slo", tpot_slo))
     mask = np.full(len(measured), True) if chosen is None else np.asarray(chosen)
     logs = measured.where(mask), predicted.where(mask)
+    for name, log in zip(("measured", "predicted"), logs, strict=True):
+        if not log.succeeded.all():
+            raise ValueError(
+                f"{name} must hold requests that succeeded: {np.sum(~log.succeeded)} of those "
+                "chosen failed"
+            )
     if not np.any(logs[0].output_tokens > 1):
         raise ValueError("chosen must select a request of two tokens or more: got none")
     real, twin = (_figures(log, ttft_slo, tpot_slo) for log in logs)
+    if min(real.values()) <= 0 and real["goodput"]:
+        name = min(real, key=lambda figure: real[figure])
+        raise ValueError(f"measured must be above 0 to be compared: got {name} = {real[name]:g}")
     if not real["goodput"]:
         raise ValueError(
             f"ttft_slo and tpot_slo must be met by some request of the engine: got {ttft_slo:g}, "
             f"{tpot_slo:g}, met by none"
         )
     e2e, twin_e2e = (log.last_token - log.arrival for log in logs)
+    require("E2E of measured", e2e, e2e > 0, "> 0")
     return Comparison(measured=real, predicted=twin, each=twin_e2e / e2e - 1)
 
 

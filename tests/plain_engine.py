@@ -117,6 +117,7 @@ def plain_simulate(arrival, prompts, answers, limits, lines, policy="admission")
         while coming and arrival[coming[0]] <= now + 1e-9:
             i = coming.pop(0)
             waiting.append(Job(i, prompts[i], answers[i]))
+            now = max(now, arrival[i])
         granted, preempted, started, free = plain_step(running, waiting, limits, policy)
         row = {
             "start": now,

@@ -423,3 +423,18 @@ def test_a_scheduler_with_requests_in_it_is_refused():
     scheduler.submit(Request("old", 1, 1))
     with pytest.raises(ValueError, match="scheduler must be empty: got 1 unfinished requests"):
         simulate(workload([0.0], [1], [1]), scheduler, SECOND)
+
+
+def test_a_step_shorter_than_the_slack_ends_after_all_it_serves_have_come():
+    """0.1 + 0.2 lies one rounding error after 0.3, and is let into the step that starts there."""
+    log = RequestLog(
+        arrival=np.array([0.3, 0.1 + 0.2]),
+        input_tokens=np.array([5, 5]),
+        output_tokens=np.array([3, 3]),
+    )
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "num_kv_blocks": 99}
+    scheduler = TokenBudgetScheduler(**limits, block_size=16, max_model_len=64)
+    served = simulate(log, scheduler, StepTime(((0.0, 0.0, 1e-3, 0.0, 0.0),))).requests
+    assert np.all(served.scheduled >= log.arrival)
+    assert np.all(served.first_token >= served.scheduled)
+    assert served.last_token == pytest.approx([0.3 + 4e-3] * 2, abs=1e-9)  # 2 steps of 2 decodes

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lib import engine_runs
+from lib.constants import load_hardware, load_model
 from lib.scheduling import TokenBudgetScheduler
 from lib.simulator import simulate
 from lib.step_time import (
@@ -684,3 +685,16 @@ def test_a_million_stamps_are_as_natural_as_four():
     assert_allclose(rows.decode_seqs[middle], 1000, rtol=1e-3)
     assert_allclose(rows.context_tokens[middle], 1000 * 12.5 + 100 * 7, rtol=2e-3)
     assert all(np.isfinite(getattr(rows, name)).all() for name in TERMS)
+
+
+def test_arguments_of_another_kind_are_named() -> None:
+    llama, card = load_model("Llama-3.1-8B"), load_hardware("H100 SXM")
+    for function in (roofline, additive, ridge_tokens):
+        with pytest.raises(TypeError, match="model must be of type Model: got None"):
+            function(None, card)
+        with pytest.raises(TypeError, match="hardware must be of type Hardware: got 3"):
+            function(llama, 3)
+    with pytest.raises(TypeError, match=r"rows must be of type Intervals: got \[1\]"):
+        fit([1])
+    with pytest.raises(TypeError, match="terms must be a tuple of names: got None"):
+        fit(Intervals(duration=np.ones(50)), None)

@@ -1,6 +1,7 @@
 """Sweeps: the same results from every executor, after every interruption, and by a plain loop."""
 
 import json
+import math
 import pickle
 import signal
 import subprocess
@@ -378,7 +379,7 @@ def test_an_unfinished_line_is_cut_off_with_a_warning(finished) -> None:
         (lambda rows: rows[2].update(case=rows[1]["case"]), r"line 3: Case\(.*\) appears twice"),
         (lambda rows: rows[2].update(ttft=3), r"line 3, key 'ttft': expected a JSON object"),
         (lambda rows: rows.insert(2, [1]), r"line 3: expected a JSON object: got \[1\]"),
-        (lambda rows: rows.pop(0), r"r\.jsonl, line 1: key 'setting' is missing"),
+        (lambda rows: rows.pop(0), r"r\.jsonl, line 1: results must be a file that a sweep began"),
         (lambda rows: rows[0]["setting"].pop("slo"), r"line 1, key 'setting': key 'slo' is"),
     ],
 )  # fmt: skip
@@ -572,3 +573,18 @@ def test_a_bad_sweep_is_refused_before_anything_runs(arguments, error, message, 
     with pytest.raises(error, match=message):
         sweep(**{**good, **arguments}, results=tmp_path / "r.jsonl")
     assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_a_file_that_no_sweep_began_is_left_as_it_is(tmp_path) -> None:
+    for content in ("my notes", "my notes\nand more", '{"setting'[:5] + "x\n"):
+        path = tmp_path / "notes.txt"
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"notes.txt, line 1: results must be a file that a"):
+            sweep(Serial(), SMALL, CASES, results=path)
+        assert path.read_text(encoding="utf-8") == content
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0, -1])
+def test_a_workload_needs_a_rate(rate) -> None:
+    with pytest.raises(ValueError, match="rate must be"):
+        SMALL.workload(rate, 0)

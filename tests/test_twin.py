@@ -459,3 +459,54 @@ def test_half_of_a_gpu_run_predicts_the_other_half(name: str, part: int) -> None
     assert compared.typical_error < 0.01
     for figure in ("TTFT mean", "TPOT mean", "E2E mean"):
         assert abs(compared.errors[figure]) < 0.02, figure
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"resolved_config": 3}, "resolved_config must be an object in meta of run"),
+        ({"kv_cache": [1]}, "kv_cache must be an object in meta of run"),
+        ({"block_size": 0}, "block_size must be a whole number >= 1 in meta of run .*: got 0"),
+        ({"block_size": "x"}, "block_size must be a whole number >= 1 in meta of run .*: got 'x'"),
+        ({"kv_cache": {"num_gpu_blocks": "9"}}, "num_gpu_blocks must be a whole number >= 1"),
+    ],
+)
+def test_limits_refuse_a_damaged_meta(
+    busy: EngineRun, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        limits(replace(busy, meta={**META, **change}))
+
+
+def test_limits_take_null_parts_of_meta_as_absent(busy: EngineRun) -> None:
+    empty = {"resolved_config": None, "kv_cache": None, "engine_kwargs": None}
+    assert limits(replace(busy, meta={**META, **empty})) == limits(busy)
+
+
+def log_of(first: list[float], last: list[float], succeeded: list[bool]) -> RequestLog:
+    return RequestLog(
+        arrival=np.zeros(3),
+        input_tokens=np.full(3, 5),
+        output_tokens=np.full(3, 4),
+        first_token=np.array(first),
+        last_token=np.array(last),
+        succeeded=np.array(succeeded),
+    )
+
+
+def test_compare_refuses_failures_and_figures_of_zero() -> None:
+    kind = {"ttft_slo": 1.0, "tpot_slo": 1.0}
+    good = log_of([0.1] * 3, [0.2] * 3, [True] * 3)
+    failed = log_of([0.1] * 3, [0.2] * 3, [True, False, True])
+    with pytest.raises(ValueError, match="measured must hold requests that succeeded: 1 of"):
+        compare(failed, good, **kind)
+    with pytest.raises(ValueError, match="predicted must hold requests that succeeded: 1 of"):
+        compare(good, failed, **kind)
+    chosen = np.array([True, False, True])
+    assert compare(failed, good, **kind, chosen=chosen).errors["E2E mean"] == 0
+    at_once = log_of([0.0] * 3, [0.2] * 3, [True] * 3)
+    with pytest.raises(ValueError, match="measured must be above 0 to be compared: got TTFT mean"):
+        compare(at_once, good, **kind)
+    one_at_once = log_of([0.0, 0.1, 0.1], [0.0, 0.2, 0.2], [True] * 3)
+    with pytest.raises(ValueError, match="E2E of measured must be > 0: got 0 at index 0"):
+        compare(one_at_once, good, **kind)
