@@ -101,6 +101,12 @@ def one(name: str, value: FloatArray) -> float:
     return float(value)
 
 
+def of_kind(name: str, value: object, kind: type) -> None:
+    """Refuse a value that is no `kind`."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
+
+
 def choice(name: str, value: str, options: tuple[str, ...]) -> str:
     """`value`, if it is one of the named `options`."""
     if not isinstance(value, str) or value not in options:

@@ -20,6 +20,7 @@ from lib._validate import (
     count,
     nonnegative,
     numeric,
+    of_kind,
     one,
     ordered,
     positive,
@@ -233,11 +234,6 @@ def attention_pairs(tokens: ArrayLike, context: ArrayLike) -> FloatOrArray:
     return result("attention_pairs", n * (2 * k - n + 1) / 2)
 
 
-def _of_kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
-
-
 def roofline(
     model: Model,
     hardware: Hardware,
@@ -270,8 +266,8 @@ def roofline(
 
     Source: Williams et al. (CACM 2009); Pope et al. (MLSys 2023), section 2.
     """
-    _of_kind("model", model, Model)
-    _of_kind("hardware", hardware, Hardware)
+    of_kind("model", model, Model)
+    of_kind("hardware", hardware, Hardware)
     lost = one("overhead", nonnegative("overhead", overhead))
     tokens = one("tokens_per_seq", count("tokens_per_seq", tokens_per_seq, minimum=1))
     rate, bandwidth = hardware.flops_per_s, hardware.memory_bandwidth_bytes_per_s
@@ -482,7 +478,7 @@ def fit(rows: Intervals, terms: tuple[str, ...] = TERMS) -> Fit:
     Source: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23; Künsch (Annals
     of Statistics 1989) for the block jackknife.
     """
-    _of_kind("rows", rows, Intervals)
+    of_kind("rows", rows, Intervals)
     if not isinstance(terms, tuple | list):
         raise TypeError(f"terms must be a tuple of names: got {terms!r:.80}")
     unknown = [term for term in terms if term not in TERMS]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lib._files import Entry, entry, located, read_json
-from lib._validate import FloatArray, choice, count, one, positive
+from lib._validate import FloatArray, choice, count, of_kind, one, positive
 from lib.goodput import attainment, goodput, request_throughput
 from lib.percentile import percentile
 from lib.record import RequestLog
@@ -247,8 +247,7 @@ def run_case(setting: Setting, case: Case) -> Result:
     ValueError : a request can never fit, or the limits suit no scheduler.
     """
     for name, value, kind in (("setting", setting, Setting), ("case", case, Case)):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
+        of_kind(name, value, kind)
     workload = setting.workload(case.rate, case.seed)
     simulation = simulate(workload, setting.scheduler(case), setting.step_time)
     served = simulation.requests
@@ -307,8 +306,7 @@ def sweep(
     file and line; a figure that was altered by hand cannot be told from a measured one.
     """
     for name, value, kind in (("executor", executor, Executor), ("setting", setting, Setting)):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
+        of_kind(name, value, kind)
     cases = list(cases)
     for case in cases:
         if not isinstance(case, Case):

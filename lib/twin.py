@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lib._validate import FloatArray, choice, one, positive, require
+from lib._validate import FloatArray, choice, of_kind, one, positive, require
 from lib.engine_runs import EngineRun
 from lib.goodput import attainment, goodput
 from lib.record import RequestLog
@@ -34,11 +34,6 @@ _LIMITS = (
 )
 
 
-def _of_kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be of type {kind.__name__}: got {value!r:.80}")
-
-
 def limits(run: EngineRun) -> dict[str, Any]:
     """The keyword arguments of `TokenBudgetScheduler` that a run's `meta` tells.
 
@@ -59,7 +54,7 @@ def limits(run: EngineRun) -> dict[str, Any]:
     ValueError : `meta` has no `max_num_batched_tokens` or no `max_num_seqs`; a part of it is no
         object, a count of blocks or a block's size no whole number >= 1; a token count is missing.
     """
-    _of_kind("run", run, EngineRun)
+    of_kind("run", run, EngineRun)
     resolved = _part(run, run.meta, "resolved_config")
     told = {**run.meta, **_part(run, resolved, "scheduler_config")}
     for part in ("engine_kwargs", "kv_cache"):
@@ -133,8 +128,8 @@ def retrace(run: EngineRun, scheduler: Scheduler) -> Retrace:
     ValueError : the run has no step log; a stamp or token count is missing; the scheduler holds
         requests or can never serve one.
     """
-    _of_kind("run", run, EngineRun)
-    _of_kind("scheduler", scheduler, Scheduler)
+    of_kind("run", run, EngineRun)
+    of_kind("scheduler", scheduler, Scheduler)
     if run.steps is None:
         raise ValueError(f"steps must be recorded to retrace them: run {run.name} has no step log")
     if scheduler.unfinished:
@@ -239,7 +234,7 @@ def calibrate_from_stamps(
     ValueError, TypeError : `chosen` is not one bool a request; a stamp is missing; as `simulate`
         and `step_time.fit`.
     """
-    _of_kind("log", log, RequestLog)
+    of_kind("log", log, RequestLog)
     some = log.where(np.asarray(chosen))
     rows = intervals_from_stamps(
         some.column("first_token"),
@@ -418,8 +413,8 @@ def compare(
         measured figure is 0, or the engine met the SLO for no request, so that a relative error
         has no meaning.
     """
-    _of_kind("measured", measured, RequestLog)
-    _of_kind("predicted", predicted, RequestLog)
+    of_kind("measured", measured, RequestLog)
+    of_kind("predicted", predicted, RequestLog)
     for name in ("arrival", "input_tokens", "output_tokens"):
         if not np.array_equal(measured.column(name), predicted.column(name)):
             raise ValueError(f"predicted must hold the same requests as measured: {name} differs")
