@@ -94,6 +94,13 @@ def count(name: str, value: ArrayLike, minimum: int = 0) -> FloatArray:
     return array
 
 
+def percentage(name: str, value: ArrayLike) -> FloatArray:
+    """Percentages that name a percentile: 1 <= q < 100."""
+    array = real(name, value)
+    require(name, array, (array >= 1) & (array < 100), "a percentage in [1, 100): 99 for p99")
+    return array
+
+
 def one(name: str, value: FloatArray) -> float:
     """The single number in `value`: an array is a TypeError."""
     if value.ndim:

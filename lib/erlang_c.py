@@ -15,8 +15,8 @@ from lib._validate import (
     choice,
     count,
     nonnegative,
+    percentage,
     positive,
-    real,
     require,
     result,
     together,
@@ -512,7 +512,4 @@ def _queue(
 
 def _beyond(q: ArrayLike) -> FloatArray:
     """The share of requests beyond the q-th percentile."""
-    percent = real("q", q)
-    rule = "a percentage in [1, 100): 99 for P99"
-    require("q", percent, (percent >= 1) & (percent < 100), rule)
-    return (100 - percent) / 100
+    return (100 - percentage("q", q)) / 100

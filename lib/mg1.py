@@ -14,8 +14,8 @@ from lib._validate import (
     FloatOrArray,
     nonnegative,
     one,
+    percentage,
     positive,
-    real,
     require,
     result,
     together,
@@ -138,9 +138,7 @@ def mg1_wait_percentile_approximation(
 
     Source: as `mg1_wait_tail_approximation`.
     """
-    percent = real("q", q)
-    rule = "a percentage in [1, 100): 99 for P99"
-    require("q", percent, (percent >= 1) & (percent < 100), rule)
+    percent = percentage("q", q)
     arrivals, mean, cv = _queue(arrival_rate, mean_service_time, service_time_cv, q=percent)
     rho = arrivals * mean
     wait = np.log(rho / ((100 - percent) / 100)) * (_wait(arrivals, mean, cv) / rho)

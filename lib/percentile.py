@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lib._validate import choice, count, one, real, require
+from lib._validate import choice, count, one, percentage, real
 
 METHODS = ("linear", "nearest_rank")
 
@@ -63,8 +63,7 @@ def percentile(values: ArrayLike, q: float, method: str = "linear", failed: int 
     sample = real("values", values)
     if sample.ndim != 1 or sample.size == 0:
         raise ValueError(f"values must be a non-empty list: got shape {sample.shape}")
-    rank_at = real("q", q)
-    require("q", rank_at, (rank_at >= 1) & (rank_at < 100), "a percentage in [1, 100): 99 for p99")
+    rank_at = percentage("q", q)
     lost = int(one("failed", count("failed", failed)))
     if lost and method == "linear":
         raise ValueError(

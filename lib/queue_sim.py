@@ -1,17 +1,18 @@
 """Queues simulated from the process itself: customers arrive, wait, are served and leave.
 
-No function here knows a queueing formula. Four take arrivals and service times, drawn or from a
+No function here knows a queueing formula. Most take arrivals and service times, drawn or from a
 trace, and return what happens to every customer; two turn such runs into an estimate with a
 confidence interval. Randomness stays with the caller, whose generator `gamma_times` draws from.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 from math import ceil, cos, inf, pi, sin, sqrt, tan
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lib._validate import (
     FloatArray,
@@ -112,6 +113,130 @@ def multi_server(arrival: ArrayLike, service: ArrayLike, servers: int) -> Served
     for row in np.ndindex(came.shape[:-1]):
         start[row] = _next_free(came[row].tolist(), work[row].tolist(), size)
     return _served(came, start, start + work)
+
+
+def shortest_first(arrival: ArrayLike, service: ArrayLike, size: ArrayLike | None = None) -> Served:
+    """One server that takes the smallest of those who wait; who is in service stays to the end.
+
+    Parameters
+    ----------
+    arrival, service : (..., n) (s), as `single_server`.
+    size : (n,) what the rule goes by, any unit; the service time itself when left out. Who knows
+        only the prompt's length passes that. Among equals the earlier comes first.
+
+    Returns
+    -------
+    Served. O(n log m), with m the number that wait.
+
+    Raises
+    ------
+    ValueError, TypeError : as `single_server`; sizes that are no numbers, or of another number.
+
+    Source: Schrage and Miller, Oper. Res. 14 (1966) 670-684, for the rule that interrupts; Phipps,
+    Oper. Res. 4 (1956) 76-85, for this one.
+    """
+    came, work = _customers(arrival, service=nonnegative("service", service))
+    ranks = work if size is None else _customers(came, size=real("size", size))[1]
+    if ranks.shape != came.shape:
+        raise ValueError(f"lengths must match: got arrival {came.shape}, size {ranks.shape}")
+    start = np.empty(came.shape)
+    for row in np.ndindex(came.shape[:-1]):
+        start[row] = _smallest(came[row].tolist(), work[row].tolist(), ranks[row].tolist())
+    return _served(came, start, start + work)
+
+
+def split_servers(arrival: ArrayLike, service: ArrayLike, server: ArrayLike) -> Served:
+    """Several servers, each with its own line, first come first served; no one changes lines.
+
+    Parameters
+    ----------
+    arrival, service : (..., n) (s), as `single_server`.
+    server : (n,) the server that each customer is sent to, whole numbers >= 0: `arange(n) % c` is
+        round robin.
+
+    Returns
+    -------
+    Served. O(n) in NumPy for each server.
+
+    Raises
+    ------
+    ValueError, TypeError : as `single_server`; `server` is no whole number, or of another length.
+    """
+    came, work = _customers(arrival, service=nonnegative("service", service))
+    chosen = count("server", server)
+    if chosen.shape != came.shape[-1:]:
+        raise ValueError(f"lengths must match: got arrival {came.shape}, server {chosen.shape}")
+    start = np.empty(came.shape)
+    for number in np.unique(chosen):
+        line = chosen == number
+        start[..., line] = single_server(came[..., line], work[..., line]).start
+    return _served(came, start, start + work)
+
+
+def shortest_queue(arrival: ArrayLike, service: ArrayLike, servers: int) -> Served:
+    """Several servers, each with its own line: a customer joins the line with the fewest in it.
+
+    The one in service counts. Among equals it is the server of the lowest number; a customer that
+    leaves at the very moment of an arrival has left.
+
+    Parameters
+    ----------
+    arrival, service : (..., n) (s), as `single_server`.
+    servers : c >= 1.
+
+    Returns
+    -------
+    Served. O(n c).
+
+    Raises
+    ------
+    ValueError, TypeError : as `single_server`; `servers` is not a whole number >= 1.
+
+    Source: Winston, J. Appl. Prob. 14 (1977) 181-189.
+    """
+    came, work = _customers(arrival, service=nonnegative("service", service))
+    size = int(one("servers", count("servers", servers, minimum=1)))
+    start = np.empty(came.shape)
+    for row in np.ndindex(came.shape[:-1]):
+        start[row] = _join_shortest(came[row].tolist(), work[row].tolist(), size)
+    return _served(came, start, start + work)
+
+
+def limited_room(
+    arrival: ArrayLike, service: ArrayLike, servers: int, size: ArrayLike, room: int
+) -> tuple[NDArray[np.bool_], Served]:
+    """`multi_server` behind a door: who does not fit into the room is refused, and gone.
+
+    A customer takes up its size from arrival to departure, waiting or in service. With sizes of 1
+    the room limits the queue's depth; with tokens it limits the KV cache.
+
+    Parameters
+    ----------
+    arrival, service : (n,) (s), one run, as `single_server`.
+    servers : c >= 1.
+    size : (n,) or one number: whole numbers >= 1, any unit.
+    room : the most that all present may take up together, in the unit of `size`, >= 1.
+
+    Returns
+    -------
+    Who is admitted, (n,); and Served of those alone, in order of arrival. O(n log m), with m the
+    number present.
+
+    Raises
+    ------
+    ValueError, TypeError : as `multi_server`; more than one run; a size or room out of range.
+    """
+    came, work = _customers(arrival, service=nonnegative("service", service))
+    if came.ndim != 1:
+        raise ValueError(f"arrival must be one run, (n,): got shape {came.shape}")
+    sizes = _customers(came, size=count("size", size, minimum=1))[1]
+    c = int(one("servers", count("servers", servers, minimum=1)))
+    most = one("room", count("room", room, minimum=1))
+    admitted = np.zeros(came.shape, dtype=bool)
+    starts = _through_the_door(came.tolist(), work.tolist(), c, sizes.tolist(), most)
+    admitted[list(starts)] = True
+    start = np.array(list(starts.values()), dtype=np.float64)
+    return admitted, _served(came[admitted], start, start + work[admitted])
 
 
 def processor_sharing(arrival: ArrayLike, service: ArrayLike) -> Served:
@@ -343,6 +468,56 @@ def _next_free(arrival: list[float], service: list[float], servers: int) -> list
             start = now
         heapreplace(free, start + length)
         starts.append(start)
+    return starts
+
+
+def _smallest(arrival: list[float], service: list[float], size: list[float]) -> list[float]:
+    """Starts where the smallest of those who wait is next."""
+    starts = [0.0] * len(arrival)
+    waiting: list[tuple[float, int]] = []
+    now, coming = arrival[0], 0
+    for _ in arrival:
+        if not waiting:
+            now = max(now, arrival[coming])
+        while coming < len(arrival) and arrival[coming] <= now:
+            heappush(waiting, (size[coming], coming))
+            coming += 1
+        _, first = heappop(waiting)
+        starts[first] = now
+        now += service[first]
+    return starts
+
+
+def _join_shortest(arrival: list[float], service: list[float], servers: int) -> list[float]:
+    """Starts where each customer joins the shortest of the lines, kept as departures."""
+    lines: list[deque[float]] = [deque() for _ in range(servers)]
+    starts = []
+    for now, length in zip(arrival, service, strict=True):
+        for line in lines:
+            while line and line[0] <= now:
+                line.popleft()
+        shortest = min(lines, key=len)
+        start = shortest[-1] if shortest else now
+        shortest.append(start + length)
+        starts.append(start)
+    return starts
+
+
+def _through_the_door(
+    arrival: list[float], service: list[float], servers: int, size: list[float], room: float
+) -> dict[int, float]:
+    """Starts of the customers that fit into the room when they come."""
+    free = [arrival[0]] * servers
+    present: list[tuple[float, float]] = []  # when each leaves, and what it takes up
+    taken, starts = 0.0, {}
+    for i, (now, length) in enumerate(zip(arrival, service, strict=True)):
+        while present and present[0][0] <= now:
+            taken -= heappop(present)[1]
+        if taken + size[i] <= room:
+            starts[i] = start = max(now, free[0])
+            heapreplace(free, start + length)
+            heappush(present, (start + length, size[i]))
+            taken += size[i]
     return starts
 
 
