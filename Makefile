@@ -6,7 +6,7 @@ BUILT := _build/.built
 BENCHED := _build/bench/.ready
 
 # What `make bench` measures against, in a virtual environment of its own.
-PEERS := sched-sim==0.2.1
+PEERS := sched-sim==0.2.1 ciw==3.2.7 simpy==4.1.2
 
 # What the book is made of: its sources and the two files that configure them.
 SOURCES := _config.yml _toc.yml $(shell find book -type f -not -path '*/.ipynb_checkpoints/*' -not -name '*.pyc')

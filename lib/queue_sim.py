@@ -5,7 +5,6 @@ trace, and return what happens to every customer; two turn such runs into an est
 confidence interval. Randomness stays with the caller, whose generator `gamma_times` draws from.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
@@ -108,10 +107,10 @@ def multi_server(arrival: ArrayLike, service: ArrayLike, servers: int) -> Served
     Source: the vector recursion of Kiefer and Wolfowitz, Trans. AMS 78 (1955) 1-18, on a heap.
     """
     came, work = _customers(arrival, service=nonnegative("service", service))
-    size = int(one("servers", count("servers", servers, minimum=1)))
+    c = _whole("servers", servers)
     start = np.empty(came.shape)
     for row in np.ndindex(came.shape[:-1]):
-        start[row] = _next_free(came[row].tolist(), work[row].tolist(), size)
+        start[row] = _next_free(came[row].tolist(), work[row].tolist(), c)
     return _served(came, start, start + work)
 
 
@@ -121,8 +120,8 @@ def shortest_first(arrival: ArrayLike, service: ArrayLike, size: ArrayLike | Non
     Parameters
     ----------
     arrival, service : (..., n) (s), as `single_server`.
-    size : (n,) what the rule goes by, any unit; the service time itself when left out. Who knows
-        only the prompt's length passes that. Among equals the earlier comes first.
+    size : (..., n) what the rule goes by, any unit; the service time itself when left out. Who
+        knows only the prompt's length passes that. Among equals the earlier comes first.
 
     Returns
     -------
@@ -130,18 +129,16 @@ def shortest_first(arrival: ArrayLike, service: ArrayLike, size: ArrayLike | Non
 
     Raises
     ------
-    ValueError, TypeError : as `single_server`; sizes that are no numbers, or of another number.
+    ValueError, TypeError : as `single_server`; sizes that are no numbers, or of another length.
 
-    Source: Schrage and Miller, Oper. Res. 14 (1966) 670-684, for the rule that interrupts; Phipps,
-    Oper. Res. 4 (1956) 76-85, for this one.
+    Source: Phipps and Van Voorhis, Oper. Res. 4 (1956) 76-86.
     """
-    came, work = _customers(arrival, service=nonnegative("service", service))
-    ranks = work if size is None else _customers(came, size=real("size", size))[1]
-    if ranks.shape != came.shape:
-        raise ValueError(f"lengths must match: got arrival {came.shape}, size {ranks.shape}")
+    sizes = {} if size is None else {"size": real("size", size)}
+    came, work, *given = _customers(arrival, service=nonnegative("service", service), **sizes)
+    (rank,) = given or (work,)
     start = np.empty(came.shape)
     for row in np.ndindex(came.shape[:-1]):
-        start[row] = _smallest(came[row].tolist(), work[row].tolist(), ranks[row].tolist())
+        start[row] = _smallest(came[row].tolist(), work[row].tolist(), rank[row].tolist())
     return _served(came, start, start + work)
 
 
@@ -151,32 +148,34 @@ def split_servers(arrival: ArrayLike, service: ArrayLike, server: ArrayLike) -> 
     Parameters
     ----------
     arrival, service : (..., n) (s), as `single_server`.
-    server : (n,) the server that each customer is sent to, whole numbers >= 0: `arange(n) % c` is
-        round robin.
+    server : (..., n) the server that each customer is sent to, whole numbers >= 0:
+        `np.arange(n) % c` is round robin.
 
     Returns
     -------
-    Served. O(n) in NumPy for each server.
+    Served. O(n log n) in NumPy.
 
     Raises
     ------
     ValueError, TypeError : as `single_server`; `server` is no whole number, or of another length.
     """
-    came, work = _customers(arrival, service=nonnegative("service", service))
-    chosen = count("server", server)
-    if chosen.shape != came.shape[-1:]:
-        raise ValueError(f"lengths must match: got arrival {came.shape}, server {chosen.shape}")
-    start = np.empty(came.shape)
-    for number in np.unique(chosen):
-        line = chosen == number
-        start[..., line] = single_server(came[..., line], work[..., line]).start
-    return _served(came, start, start + work)
+    came, work, sent = _customers(
+        arrival, service=nonnegative("service", service), server=count("server", server)
+    )
+    stamps = {name: np.empty(came.shape) for name in ("start", "departure", "wait", "response")}
+    for row in np.ndindex(came.shape[:-1]):
+        order = np.argsort(sent[row], kind="stable")
+        for line in np.split(order, np.flatnonzero(np.diff(sent[row][order])) + 1):
+            alone = single_server(came[row][line], work[row][line])
+            for name, column in stamps.items():
+                column[row][line] = getattr(alone, name)
+    return Served(arrival=came, **stamps)
 
 
 def shortest_queue(arrival: ArrayLike, service: ArrayLike, servers: int) -> Served:
     """Several servers, each with its own line: a customer joins the line with the fewest in it.
 
-    The one in service counts. Among equals it is the server of the lowest number; a customer that
+    The one in service counts. Among equals it is the line of the lowest number; a customer that
     leaves at the very moment of an arrival has left.
 
     Parameters
@@ -186,7 +185,7 @@ def shortest_queue(arrival: ArrayLike, service: ArrayLike, servers: int) -> Serv
 
     Returns
     -------
-    Served. O(n c).
+    Served. O(n (c + log m)), with m the number present.
 
     Raises
     ------
@@ -195,10 +194,10 @@ def shortest_queue(arrival: ArrayLike, service: ArrayLike, servers: int) -> Serv
     Source: Winston, J. Appl. Prob. 14 (1977) 181-189.
     """
     came, work = _customers(arrival, service=nonnegative("service", service))
-    size = int(one("servers", count("servers", servers, minimum=1)))
+    c = _whole("servers", servers)
     start = np.empty(came.shape)
     for row in np.ndindex(came.shape[:-1]):
-        start[row] = _join_shortest(came[row].tolist(), work[row].tolist(), size)
+        start[row] = _join_shortest(came[row].tolist(), work[row].tolist(), c)
     return _served(came, start, start + work)
 
 
@@ -207,8 +206,9 @@ def limited_room(
 ) -> tuple[NDArray[np.bool_], Served]:
     """`multi_server` behind a door: who does not fit into the room is refused, and gone.
 
-    A customer takes up its size from arrival to departure, waiting or in service. With sizes of 1
-    the room limits the queue's depth; with tokens it limits the KV cache.
+    A customer takes up its size from arrival to departure, waiting or in service; one that leaves
+    at the very moment of an arrival has left. With sizes of 1 the room limits the depth of the
+    queue, with tokens the KV cache.
 
     Parameters
     ----------
@@ -219,21 +219,22 @@ def limited_room(
 
     Returns
     -------
-    Who is admitted, (n,); and Served of those alone, in order of arrival. O(n log m), with m the
-    number present.
+    Who is admitted, (n,); and Served of those alone, in order of arrival: empty if nobody fits.
+    O(n log m), with m the number present.
 
     Raises
     ------
-    ValueError, TypeError : as `multi_server`; more than one run; a size or room out of range.
+    ValueError, TypeError : as `multi_server`; more than one run; a size or the room is not a whole
+        number >= 1; sizes of another length.
     """
-    came, work = _customers(arrival, service=nonnegative("service", service))
+    came, work, takes = _customers(
+        arrival, service=nonnegative("service", service), size=count("size", size, minimum=1)
+    )
     if came.ndim != 1:
-        raise ValueError(f"arrival must be one run, (n,): got shape {came.shape}")
-    sizes = _customers(came, size=count("size", size, minimum=1))[1]
-    c = int(one("servers", count("servers", servers, minimum=1)))
-    most = one("room", count("room", room, minimum=1))
+        raise ValueError(f"arrival, service and size must be one run, (n,): got shape {came.shape}")
+    c, most = _whole("servers", servers), _whole("room", room)
+    starts = _admit(came.tolist(), work.tolist(), c, takes.tolist(), most)
     admitted = np.zeros(came.shape, dtype=bool)
-    starts = _through_the_door(came.tolist(), work.tolist(), c, sizes.tolist(), most)
     admitted[list(starts)] = True
     start = np.array(list(starts.values()), dtype=np.float64)
     return admitted, _served(came[admitted], start, start + work[admitted])
@@ -433,18 +434,24 @@ def quantile_interval(
     return _interval(percentile(sections.ravel(), q).value, each, confidence, method)
 
 
-def _customers(arrival: ArrayLike, **columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Arrivals in order and one more column, as arrays of one shape (..., n)."""
+def _whole(name: str, value: int) -> int:
+    """One whole number >= 1."""
+    return int(one(name, count(name, value, minimum=1)))
+
+
+def _customers(arrival: ArrayLike, **columns: FloatArray) -> tuple[FloatArray, ...]:
+    """Arrivals in order and more columns, as arrays of one shape (..., n)."""
     came = real("arrival", arrival)
-    ((name, column),) = columns.items()
     together(arrival=came, **columns)
     if came.ndim == 0 or came.shape[-1] == 0:
         raise ValueError(f"arrival must be a non-empty list: got shape {came.shape}")
-    if column.ndim and column.shape[-1] not in (1, came.shape[-1]):
-        raise ValueError(f"lengths must match: got arrival {came.shape}, {name} {column.shape}")
+    for name, column in columns.items():
+        if column.ndim and column.shape[-1] not in (1, came.shape[-1]):
+            raise ValueError(f"lengths must match: got arrival {came.shape}, {name} {column.shape}")
     require("arrival", came, np.diff(came, prepend=came[..., :1]) >= 0, "in order of time")
-    shape = np.broadcast_shapes(came.shape, column.shape)
-    return np.broadcast_to(came, shape), np.broadcast_to(column, shape)
+    arrays = (came, *columns.values())
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return tuple(np.broadcast_to(array, shape) for array in arrays)
 
 
 def _served(arrival: FloatArray, start: FloatArray, departure: FloatArray) -> Served:
@@ -489,26 +496,29 @@ def _smallest(arrival: list[float], service: list[float], size: list[float]) -> 
 
 
 def _join_shortest(arrival: list[float], service: list[float], servers: int) -> list[float]:
-    """Starts where each customer joins the shortest of the lines, kept as departures."""
-    lines: list[deque[float]] = [deque() for _ in range(servers)]
+    """Starts where each customer joins the line with the fewest in it."""
+    free = [arrival[0]] * servers  # when each line is empty again
+    numbers = [0] * servers  # in each line
+    present: list[tuple[float, int]] = []  # when each customer leaves, and its line
     starts = []
     for now, length in zip(arrival, service, strict=True):
-        for line in lines:
-            while line and line[0] <= now:
-                line.popleft()
-        shortest = min(lines, key=len)
-        start = shortest[-1] if shortest else now
-        shortest.append(start + length)
+        while present and present[0][0] <= now:
+            numbers[heappop(present)[1]] -= 1
+        line = numbers.index(min(numbers))
+        start = max(now, free[line])
+        free[line] = start + length
+        numbers[line] += 1
+        heappush(present, (free[line], line))
         starts.append(start)
     return starts
 
 
-def _through_the_door(
-    arrival: list[float], service: list[float], servers: int, size: list[float], room: float
+def _admit(
+    arrival: list[float], service: list[float], servers: int, size: list[float], room: int
 ) -> dict[int, float]:
     """Starts of the customers that fit into the room when they come."""
     free = [arrival[0]] * servers
-    present: list[tuple[float, float]] = []  # when each leaves, and what it takes up
+    present: list[tuple[float, float]] = []  # when each customer leaves, and its size
     taken, starts = 0.0, {}
     for i, (now, length) in enumerate(zip(arrival, service, strict=True)):
         while present and present[0][0] <= now:

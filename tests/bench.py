@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heapreplace
 from importlib.metadata import version
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,6 +21,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from plain_engine import plain_simulate
 
+from lib.erlang_c import mmc_avg_queue_wait
+from lib.mg1 import mg1_queue_wait
+from lib.mm1 import mm1_stats
+from lib.queue_sim import (
+    batch_server,
+    gamma_times,
+    limited_room,
+    mean_interval,
+    multi_server,
+    processor_sharing,
+    shortest_first,
+    shortest_queue,
+    single_server,
+    split_servers,
+)
 from lib.record import RequestLog
 from lib.scheduling import TokenBudgetScheduler
 from lib.simulator import Simulation, simulate
@@ -28,6 +44,13 @@ from lib.traces import arrival_rate, load
 
 BUDGET = 512
 """Token budget of a step, and with it the largest chunk."""
+
+CUSTOMERS, WARM_UP, BATCHES, CONFIDENCE = 100_000, 5000, 19, 0.999
+"""Of a queue beside its peers. After the warm-up, customers fill batches of 5,000."""
+
+APART = 1e-6
+"""Seconds of a mean service of 1 s. A clock that passes 100,000 s is rounded to 1e-11 s at each
+event, so waits may differ by far less than this; a customer served in another order by far more."""
 
 
 class Timing(NamedTuple):
@@ -120,24 +143,26 @@ def serving() -> list[str]:
     return failures
 
 
-def speed(title: str, requests: int, runs: dict[str, list[tuple[Any, Timing]]]) -> None:
+def speed(
+    title: str, number: int, runs: dict[str, list[tuple[Any, Timing]]], unit: str = "requests"
+) -> None:
     """A table of medians. The first row is the one that the others are measured against."""
     medians = {
         name: Timing(*map(median, zip(*(timing for _, timing in timings), strict=True)))
         for name, timings in runs.items()
     }
-    fastest = next(iter(medians.values()))
+    base = next(iter(medians.values()))
     table(
         title,
-        ("", "runs", "process s", "wall s", "requests/s", "times as long"),
+        ("", "runs", "process s", "wall s", f"{unit}/s", "times as long"),
         [
             (
                 name,
                 f"{len(runs[name])}",
                 f"{timing.process:.2f}",
                 f"{timing.wall:.2f}",
-                f"{requests / timing.process:,.0f}",
-                f"{timing.process / fastest.process:.1f}",
+                f"{number / timing.process:,.0f}",
+                f"{timing.process / base.process:.2f}",
             )
             for name, timing in medians.items()
         ],
@@ -227,8 +252,150 @@ def sched_sim(trace: RequestLog, hardware: Any) -> Any:
     return simulator
 
 
-SECTIONS = {"serving": serving}
-PEERS = ("sched-sim",)
+# Queues -------------------------------------------------------------------------------------------
+
+
+def queues() -> list[str]:
+    """`queue_sim` beside Ciw and SimPy, and a million customers through each of its queues."""
+    print(
+        f"\nqueues: {CUSTOMERS:,} customers, mean service 1 s, the same arrivals and services for "
+        "all three;\ncustomers/s and ratio by process time, queue_sim the median of 5 runs. Mean "
+        f"wait after a\nwarm-up of {WARM_UP:,} customers; its error beside the closed form in "
+        f"half-widths of the {100 * CONFIDENCE:g} %\ninterval of {BATCHES} batch means"
+    )
+    rng = np.random.default_rng(0)
+    failures = [
+        *beside_peers("M/M/1", rng, 0.8, 1, 1.0, mm1_stats(0.8, 1).avg_queue_wait),
+        *beside_peers("M/M/8", rng, 0.8, 8, 1.0, mmc_avg_queue_wait(6.4, 1, 8)),
+        *beside_peers("M/G/1, gamma service of CV 2", rng, 0.6, 1, 2.0, mg1_queue_wait(0.6, 1, 2)),
+    ]
+    a_million(rng)
+    return failures
+
+
+def beside_peers(
+    name: str, rng: np.random.Generator, rho: float, servers: int, cv: float, exact: Any
+) -> list[str]:
+    """The same customers through `queue_sim`, Ciw and SimPy: time, error, and who disagrees."""
+    gap = rng.exponential(1 / (rho * servers), CUSTOMERS)
+    service = gamma_times(rng, 1.0, cv, CUSTOMERS)
+    arrival, lists = np.cumsum(gap), (gap.tolist(), service.tolist())
+
+    def ours() -> Any:
+        if servers == 1:
+            return single_server(arrival, service).wait
+        return multi_server(arrival, service, servers).wait
+
+    runs = {
+        "queue_sim": [timed(ours) for _ in range(5)],
+        "Ciw": [timed(lambda: ciw_waits(*lists, servers))],
+        "SimPy": [timed(lambda: simpy_waits(*lists, servers))],
+    }
+    seconds = {who: median(timing.process for _, timing in runs[who]) for who in runs}
+    failures, rows = [], []
+    for who, ((wait, _), *_) in runs.items():
+        mean = mean_interval(wait, warm_up=WARM_UP, batches=BATCHES, confidence=CONFIDENCE)
+        error = (mean.value - exact) / (mean.high - mean.value)
+        apart = float(np.abs(wait - runs["queue_sim"][0][0]).max())
+        if not abs(error) <= 1:
+            failures.append(f"{name}: {who} waits {mean}, the closed form {exact:.4g} s")
+        if not apart <= APART:
+            failures.append(f"{name}: a wait of {who} differs by {apart:.2g} s")
+        rows.append(
+            (
+                who,
+                f"{seconds[who]:.4f}",
+                f"{CUSTOMERS / seconds[who]:,.0f}",
+                f"{seconds[who] / seconds['queue_sim']:,.0f}",
+                f"{mean.value:.4f}",
+                f"{error:+.3f}",
+                f"{apart:.1e}",
+            )
+        )
+    columns = ("process s", "customers/s", "times as long", "mean wait s", "error", "waits apart s")
+    table(f"{name}, load {rho}: closed form {exact:.4f} s", ("", *columns), rows)
+    return failures
+
+
+def ciw_waits(gap: list[float], service: list[float], servers: int) -> Any:
+    """The wait of each customer by Ciw. After the last gap nobody comes, and all can finish."""
+    import ciw
+
+    network = ciw.create_network(
+        arrival_distributions=[ciw.dists.Sequential([*gap, float("inf")])],
+        service_distributions=[ciw.dists.Sequential(service)],
+        number_of_servers=[servers],
+    )
+    simulation = ciw.Simulation(network)
+    simulation.simulate_until_max_customers(len(gap))
+    waits = np.full(len(gap), np.nan)
+    for record in simulation.get_all_records():
+        waits[record.id_number - 1] = record.waiting_time
+    return waits
+
+
+def simpy_waits(gap: list[float], service: list[float], servers: int) -> Any:
+    """The wait of each customer by SimPy: a process each, and a resource that they take in turn."""
+    import simpy
+
+    environment = simpy.Environment()
+    server = simpy.Resource(environment, capacity=servers)
+    waits = np.full(len(gap), np.nan)
+
+    def customer(number: int, length: float) -> Any:
+        came = environment.now
+        with server.request() as turn:
+            yield turn
+            waits[number] = environment.now - came
+            yield environment.timeout(length)
+
+    def source() -> Any:
+        for number, (pause, length) in enumerate(zip(gap, service, strict=True)):
+            yield environment.timeout(pause)
+            environment.process(customer(number, length))
+
+    environment.process(source())
+    environment.run()
+    return waits
+
+
+def a_million(rng: np.random.Generator) -> None:
+    """Every queue at load 0.9, with gaps of CV 1.5 and services of CV 2, beside a bare heap."""
+    n, servers, rho = 10**6, 8, 0.9
+    arrival = np.cumsum(gamma_times(rng, 1 / rho, 1.5, n))
+    service, steps = gamma_times(rng, 1.0, 2.0, n), rng.geometric(0.01, n)
+    eight, step_time = servers * service, np.linspace(0.07, 0.64, 64)  # full: one customer/s
+
+    def heap() -> None:
+        free = [0.0] * servers
+        for now, length in zip(*lists, strict=True):
+            heapreplace(free, max(now, free[0]) + length)
+
+    lists = arrival.tolist(), eight.tolist()
+    queues: dict[str, tuple[int, Callable[[], Any]]] = {
+        f"a bare heap loop, {servers} servers": (5, heap),
+        "single_server, G/G/1": (5, lambda: single_server(arrival, service)),
+        f"multi_server, G/G/{servers}": (5, lambda: multi_server(arrival, eight, servers)),
+        "split_servers": (5, lambda: split_servers(arrival, eight, np.arange(n) % servers)),
+        "shortest_queue": (1, lambda: shortest_queue(arrival, eight, servers)),
+        "limited_room, 100": (1, lambda: limited_room(arrival, eight, servers, 1, 100)),
+        "shortest_first": (1, lambda: shortest_first(arrival, service)),
+        "processor_sharing": (1, lambda: processor_sharing(arrival, service)),
+        "batch_server, 64 a batch": (1, lambda: batch_server(arrival, steps, step_time)),
+    }
+    speed(
+        f"{n:,} customers, load {rho}, gaps of CV 1.5, services of CV 2",
+        n,
+        {
+            name: [(None, timed(call)[1]) for _ in range(times)]
+            for name, (times, call) in queues.items()
+        },
+        "customers",
+    )
+
+
+SECTIONS = {"serving": serving, "queues": queues}
+PEERS = ("sched-sim", "ciw", "simpy")
 
 
 def main(names: list[str]) -> int:

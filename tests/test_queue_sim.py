@@ -20,11 +20,15 @@ from lib.queue_sim import (
     _student,
     batch_server,
     gamma_times,
+    limited_room,
     mean_interval,
     multi_server,
     processor_sharing,
     quantile_interval,
+    shortest_first,
+    shortest_queue,
     single_server,
+    split_servers,
 )
 
 # Whole numbers from a small range: ties are common, and every sum is exact.
@@ -61,6 +65,83 @@ def plain_fcfs(arrival, service, servers):
         clock += 1
         left = {i: ticks - 1 for i, ticks in left.items()}
     return start, departure
+
+
+def plain_shortest(arrival, service, size):
+    """Starts and departures on the ticking clock: one server looks through all who wait."""
+    n = len(arrival)
+    start, departure, line, clock, busy_until = [0] * n, [0] * n, [], 0, 0
+    coming = 0
+    while coming < n or line:
+        line += [i for i in range(n) if arrival[i] == clock]
+        coming = sum(came <= clock for came in arrival)
+        while line and busy_until <= clock:
+            i = min(line, key=lambda i: (size[i], i))
+            line.remove(i)
+            start[i], departure[i] = clock, clock + service[i]
+            busy_until = departure[i]
+        clock += 1
+    return start, departure
+
+
+def plain_lines(arrival, service, servers, choose):
+    """Starts and departures of lines on the ticking clock; `choose` sees the number in each."""
+    n = len(arrival)
+    start, departure, clock = [0] * n, [0] * n, 0
+    lines, left, coming = [[] for _ in range(servers)], list(service), 0
+
+    def clear():
+        for line in lines:
+            while line and left[line[0]] == 0:
+                departure[line.pop(0)] = clock
+                if line:
+                    start[line[0]] = clock
+
+    while coming < n or any(lines):
+        clear()
+        while coming < n and arrival[coming] == clock:
+            line = lines[choose([len(line) for line in lines], coming)]
+            line.append(coming)
+            if len(line) == 1:
+                start[coming] = clock
+            coming += 1
+            clear()
+        for line in lines:
+            if line:
+                left[line[0]] -= 1
+        clock += 1
+    return start, departure
+
+
+def plain_room(arrival, service, servers, size, room):
+    """Who is admitted, and their starts and departures, on the ticking clock."""
+    n = len(arrival)
+    admitted, start, departure, line, left, clock = [False] * n, [0] * n, [0] * n, [], {}, 0
+
+    def go_on():
+        for i in [i for i, ticks in left.items() if ticks == 0]:
+            departure[i] = clock
+            del left[i]
+        while line and len(left) < servers:
+            i = line.pop(0)
+            start[i] = clock
+            left[i] = service[i]
+            if not left[i]:
+                departure[i] = clock
+                del left[i]
+
+    coming = 0
+    while coming < n or line or left:
+        go_on()
+        while coming < n and arrival[coming] == clock:
+            if sum(size[i] for i in [*line, *left, coming]) <= room:
+                admitted[coming] = True
+                line.append(coming)
+                go_on()
+            coming += 1
+        clock += 1
+        left = {i: ticks - 1 for i, ticks in left.items()}
+    return admitted, start, departure
 
 
 def plain_sharing(arrival, service):
@@ -121,6 +202,51 @@ def test_multi_server_is_the_plain_loop(case, servers):
     served = multi_server(arrival, service, servers)
     assert served.start.tolist() == start
     assert served.departure.tolist() == departure
+
+
+@given(customers, st.none() | st.lists(st.integers(-2, 2), min_size=15, max_size=15))
+def test_shortest_first_is_the_plain_loop(case, size):
+    arrival, service = case
+    size = None if size is None else size[: len(arrival)]
+    start, departure = plain_shortest(arrival, service, service if size is None else size)
+    served = shortest_first(arrival, service, size)
+    assert served.start.tolist() == start
+    assert served.departure.tolist() == departure
+
+
+@given(customers, st.lists(st.sampled_from([0, 1, 5]), min_size=15, max_size=15))
+def test_split_servers_is_the_plain_loop(case, sent):
+    arrival, service = case
+    start, departure = plain_lines(arrival, service, 6, lambda _, i: sent[i])
+    served = split_servers(arrival, service, sent[: len(arrival)])
+    assert served.start.tolist() == start
+    assert served.departure.tolist() == departure
+
+
+@given(customers, st.integers(1, 5))
+def test_shortest_queue_is_the_plain_loop(case, servers):
+    arrival, service = case
+    start, departure = plain_lines(
+        arrival, service, servers, lambda lengths, _: lengths.index(min(lengths))
+    )
+    served = shortest_queue(arrival, service, servers)
+    assert served.start.tolist() == start
+    assert served.departure.tolist() == departure
+
+
+sizes = st.lists(st.integers(1, 6), min_size=15, max_size=15)
+
+
+@given(customers, st.integers(1, 4), sizes, st.integers(1, 15))
+def test_limited_room_is_the_plain_loop(case, servers, size, room):
+    arrival, service = case
+    size = size[: len(arrival)]
+    expected, start, departure = plain_room(arrival, service, servers, size, room)
+    admitted, served = limited_room(arrival, service, servers, size, room)
+    assert admitted.tolist() == expected
+    assert served.arrival.tolist() == arrival[admitted].tolist()
+    assert served.start.tolist() == np.array(start)[admitted].tolist()
+    assert served.departure.tolist() == np.array(departure)[admitted].tolist()
 
 
 @given(customers)
@@ -199,17 +325,22 @@ def test_one_moment_is_one_number(servers, origin):
     steps, step_time = rng.integers(1, 8, 60_000), np.linspace(0.2, 0.3, servers)
     lines = [multi_server(arrival, work, servers)]
     lines += [single_server(arrival, work)] if servers == 1 else []
-    for served in (*lines, batch_server(arrival, steps, step_time)):
+    lines += [limited_room(arrival, work, servers, 1, 10 * servers)[1]]
+    others = [split_servers(arrival, work, rng.integers(0, servers, 60_000))]
+    others += [shortest_queue(arrival, work, servers)]
+    others += [shortest_first(arrival, work)] if servers == 1 else []
+    for served in (*lines, *others, batch_server(arrival, steps, step_time)):
         assert np.all(served.arrival <= served.start)
         assert np.all(served.start <= served.departure)
         assert peak(served.start, served.departure) == servers
-        assert np.all(np.diff(served.start) >= 0)
         resolution = 1e-11 if not origin else 1e-6
         for name, stamp in (("wait", served.start), ("response", served.departure)):
             gap = stamp - served.arrival
             np.testing.assert_allclose(getattr(served, name), gap, rtol=0, atol=resolution)
-    for served in lines:
+    for served in (*lines, *others):
         assert np.all(np.isin(served.start[served.wait > 0], served.departure))
+    for served in (*lines, batch_server(arrival, steps, step_time)):
+        assert np.all(np.diff(served.start) >= 0)
 
 
 def test_rounding_never_turns_the_shared_clock_back():
@@ -228,6 +359,10 @@ def test_rounding_never_turns_the_shared_clock_back():
     [
         single_server,
         lambda a, s: multi_server(a, s, 2),
+        shortest_first,
+        lambda a, s: shortest_first(a, s, np.arange(40) % 5),
+        lambda a, s: split_servers(a, s, np.arange(40) % 3),
+        lambda a, s: shortest_queue(a, s, 2),
         processor_sharing,
         lambda a, s: batch_server(a, s, [1.0, 1.5, 1.75]),
     ],
@@ -245,14 +380,33 @@ def test_each_row_is_a_run_of_its_own(queue):
             assert getattr(together, name)[row].tolist() == getattr(each, name).tolist()
             each = queue(arrival[0, 0], service[row])
             assert getattr(shared, name)[row].tolist() == getattr(each, name).tolist()
-    constant = queue(arrival[0, 0], 2)
-    assert constant.response.tolist() == queue(arrival[0, 0], np.full(40, 2)).response.tolist()
+    expected = queue(arrival[0, 0], np.full(40, 2)).response.tolist()
+    assert queue(arrival[0, 0], 2).response.tolist() == expected
+    assert queue(arrival[0, 0], [[2], [3]]).response[0].tolist() == expected
+
+
+def test_sizes_and_servers_may_differ_from_row_to_row():
+    rng = np.random.default_rng(7)
+    arrival, service = np.cumsum(rng.integers(0, 3, 40)), rng.integers(0, 4, 40)
+    column = rng.integers(0, 3, (2, 3, 40))
+    for queue in (shortest_first, split_servers):
+        served = queue(arrival, service, column)
+        for row in np.ndindex(2, 3):
+            assert served.start[row].tolist() == queue(arrival, service, column[row]).start.tolist()
+        assert (
+            queue(arrival, service, 1).wait.tolist()
+            == single_server(arrival, service).wait.tolist()
+        )
 
 
 def test_one_customer():
     for served in (
         single_server([5.0], [2.0]),
         multi_server([5.0], [2.0], 3),
+        shortest_first([5.0], [2.0]),
+        split_servers([5.0], [2.0], [7]),
+        shortest_queue([5.0], [2.0], 3),
+        limited_room([5.0], [2.0], 3, [4], 4)[1],
         processor_sharing([5.0], [2.0]),
         batch_server([5.0], [4], [0.5]),
     ):
@@ -270,6 +424,9 @@ def test_a_deterministic_queue_is_counted_at_its_horizon():
     for served in (
         single_server(arrival, 1.0),
         multi_server(arrival, 1.0, 1),
+        shortest_first(arrival, 1.0),
+        shortest_queue(arrival, 1.0, 1),
+        limited_room(arrival, 1.0, 1, 1, 1)[1],
         processor_sharing(arrival, 1.0),
         batch_server(arrival, 1, [1.0]),
     ):
@@ -352,15 +509,115 @@ def test_mg1(load, cv):
     inside(mean(served.wait), load * (1 + cv**2) / (2 * (1 - load)))
 
 
+def erlang_b(offered, servers):
+    """Blocked share of a loss system: the last of `servers + 1` states of a birth-death chain."""
+    states = np.cumprod([1.0, *(offered / k for k in range(1, servers + 1))])
+    return states[-1] / states.sum()
+
+
 @pytest.mark.parametrize(("servers", "load"), [(2, 0.7), (4, 0.8), (8, 0.7)])
 def test_mmc(servers, load):
-    offered, blocked = load * servers, 1.0
-    for k in range(1, servers + 1):
-        blocked = offered * blocked / (k + offered * blocked)
+    offered = load * servers
+    blocked = erlang_b(offered, servers)
     waits = blocked / (1 - load * (1 - blocked))
     served = multi_server(*draw(12, load, 1.0, (40, 60_000), servers), servers)
     inside(mean((served.wait > 0).astype(float)), waits)
     inside(mean(served.wait), waits / (servers - offered))
+
+
+@pytest.mark.parametrize("load", [0.6, 0.8])
+def test_shortest_first_by_cobham_and_phipps(load):
+    """M/M/1: a customer of size x waits load / (1 - rho(x))^2, with rho(x) the load below x."""
+    arrival, service = draw(15, load, 1.0, (50, 20_000))
+    served = shortest_first(arrival, service)
+    x = (np.arange(200_000) + 0.5) / 5000  # midpoints up to 40 s; e^-40 lie beyond
+    density, wait = np.exp(-x), load / (1 - load * (1 - np.exp(-x) * (1 + x))) ** 2
+    inside(mean(served.wait), np.sum(wait * density) / 5000)
+    short = np.where(service < 1, served.wait, 0.0)
+    inside(mean(short), np.sum((wait * density)[x < 1]) / 5000)
+
+
+def test_two_classes_wait_by_cobham():
+    """The size may be any mark: here a class that goes first and takes longer."""
+    load, rng = 0.7, np.random.default_rng(16)
+    arrival = np.cumsum(rng.exponential(1 / load, (50, 20_000)), axis=-1)
+    second = rng.integers(0, 2, (50, 20_000))
+    service = np.where(second, 0.5, 1.5)
+    served = shortest_first(arrival, service, second)
+    residual = load * (0.5**2 + 1.5**2) / 2 / 2  # lambda E[S^2] / 2
+    first = load * 0.75  # the load of the class that goes first
+    for mine, wait in (
+        (second == 0, residual / (1 - first)),
+        (second == 1, residual / (1 - first) / (1 - load)),
+    ):
+        inside(mean(np.where(mine, served.wait, 0.0)), wait / 2)
+
+
+def test_round_robin_splits_poisson_arrivals_into_erlang():
+    """E_2/M/1: sigma is the root of sigma = ((2 load) / (2 load + 1 - sigma))^2 below 1."""
+    load, servers = 0.7, 2
+    arrival, service = draw(17, load, 1.0, (50, 60_000), servers)
+    served = split_servers(arrival, service, np.arange(60_000) % servers)
+    sigma = 0.0
+    for _ in range(500):  # the map has slope below 1 at the root, so it contracts
+        sigma = (2 * load / (2 * load + 1 - sigma)) ** 2
+    inside(mean(served.wait), sigma / (1 - sigma))
+    inside(mean((served.wait > 0).astype(float)), sigma)
+
+
+def test_random_split_is_mm1_in_each_part():
+    load, servers = 0.6, 3
+    arrival, service = draw(18, load, 1.0, (50, 60_000), servers)
+    sent = np.random.default_rng(19).integers(0, servers, (50, 60_000))
+    inside(mean(split_servers(arrival, service, sent).wait), load / (1 - load))
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_the_shorter_of_two_lines_is_its_markov_chain(load):
+    """Poisson arrivals, exponential service: the balance of all pairs (i, j) of line lengths."""
+    limit = 40
+    rates = np.zeros((limit, limit, limit, limit))
+    for i, j in np.ndindex(limit, limit):
+        if i <= j and i + 1 < limit:
+            rates[i, j, i + 1, j] = 2 * load
+        elif j < i:
+            rates[i, j, i, j + 1] = 2 * load
+        if i:
+            rates[i, j, i - 1, j] = 1
+        if j:
+            rates[i, j, i, j - 1] = 1
+    flow = rates.reshape(limit**2, limit**2)
+    balance = flow.T - np.diag(flow.sum(axis=1))
+    balance[0] = 1.0  # one equation is the sum of the others: the shares add up to 1 instead
+    shares = np.linalg.solve(balance, np.eye(limit**2)[0]).reshape(limit, limit)
+    assert shares[-1].sum() < 1e-6  # the cut at `limit` changes nothing
+    i, j = np.indices((limit, limit))
+    served = shortest_queue(*draw(24, load, 1.0, (40, 30_000), 2), 2)
+    # An arrival sees the shares of time, and waits for all who are before it, 1 s each.
+    inside(mean(served.wait), np.sum(shares * np.minimum(i, j)))
+    inside(mean((served.wait > 0).astype(float)), shares[1:, 1:].sum())
+
+
+def door(seed, load, cv, shape, servers, room):
+    """Refused share (r, 1) of replications of `limited_room` with sizes of 1, after a warm-up."""
+    arrival, service = draw(seed, load, cv, shape, servers)
+    runs = [limited_room(a, s, servers, 1, room)[0] for a, s in zip(arrival, service, strict=True)]
+    return 1.0 - np.array(runs)
+
+
+@pytest.mark.parametrize("cv", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.5), (4, 0.8), (8, 1.25)])
+def test_room_for_the_servers_alone_is_erlangs_loss_system(servers, load, cv):
+    """M/G/c/c: only the mean of the service counts."""
+    refused = door(25, load, cv, (25, 20_000), servers, servers)
+    inside(mean(refused, warm_up=500), erlang_b(load * servers, servers))
+
+
+@pytest.mark.parametrize(("load", "room"), [(0.8, 4), (1.0, 4), (2.0, 3)])
+def test_mm1_with_a_room(load, room):
+    """The states 0 to `room` have shares in proportion to load^k."""
+    shares = load ** np.arange(room + 1.0)
+    inside(mean(door(26, load, 1.0, (25, 20_000), 1, room)), shares[-1] / shares.sum())
 
 
 @pytest.mark.parametrize("cv", [0.0, 1.0, 2.0])
@@ -418,6 +675,10 @@ def test_littles_law_is_exact_on_a_closed_path(case, servers):
     for served in (
         single_server(arrival, work),
         multi_server(arrival, work, servers),
+        shortest_first(arrival, work),
+        split_servers(arrival, work, np.arange(len(work)) % servers),
+        shortest_queue(arrival, work, servers),
+        limited_room(arrival, work, servers, 1, 5)[1],
         batch_server(arrival, steps_of(work), np.arange(1, 4)),
     ):
         assert area(served.arrival, served.departure) == served.response.sum()
@@ -442,7 +703,11 @@ def test_work_is_conserved(case, servers):
     """The server works while work is there, in whatever order: the same seconds are busy."""
     arrival, service = case
     one, shared = single_server(arrival, service), processor_sharing(arrival, service)
+    short = shortest_first(arrival, service)
     assert busy(one.arrival, one.departure) == service.sum()
+    assert busy(short.arrival, short.departure) == service.sum()
+    assert busy(short.start, short.departure) == service.sum()
+    assert short.departure.max() == one.departure.max()
     assert busy(shared.arrival, shared.departure) == pytest.approx(service.sum(), abs=1e-9)
     assert shared.departure.max() == pytest.approx(one.departure.max(), abs=1e-9)
     assert (one.response - one.wait).tolist() == service.tolist()
@@ -467,6 +732,53 @@ def test_one_more_server_makes_nobody_wait_longer(case, servers):
     more, fewer = (multi_server(*case, c).wait for c in (servers + 1, servers))
     assert np.all(more <= fewer)
     assert multi_server(*case, 1).wait.tolist() == single_server(*case).wait.tolist()
+
+
+@given(customers, st.integers(1, 4))
+def test_where_the_rule_decides_nothing_all_are_one_queue(case, servers):
+    arrival, service = case
+    n, expected = len(arrival), single_server(arrival, service)
+    for served in (
+        shortest_first(arrival, service, np.arange(n)),
+        shortest_first(arrival, service, np.zeros(n)),
+        split_servers(arrival, service, np.full(n, servers)),
+        shortest_queue(arrival, service, 1),
+    ):
+        assert served.wait.tolist() == expected.wait.tolist()
+        assert served.departure.tolist() == expected.departure.tolist()
+    several = multi_server(arrival, service, servers)
+    admitted, roomy = limited_room(arrival, service, servers, 6, 6 * n)
+    assert admitted.all()
+    assert roomy.departure.tolist() == several.departure.tolist()
+    assert not split_servers(arrival, service, np.arange(n)).wait.any()
+    assert not shortest_queue(arrival, service, n).wait.any()
+
+
+@given(customers, st.integers(1, 4), sizes, st.integers(1, 15))
+def test_all_who_are_admitted_fit_and_nobody_else_would(case, servers, size, room):
+    arrival, service = case
+    size = np.array(size[: len(arrival)])
+    admitted, served = limited_room(arrival, service, servers, size, room)
+    fcfs = multi_server(arrival[admitted], service[admitted], servers) if admitted.any() else served
+    assert served.departure.tolist() == fcfs.departure.tolist()
+    # Every customer counted once for each unit of its size.
+    units = size[admitted]
+    if units.size:
+        assert peak(np.repeat(served.arrival, units), np.repeat(served.departure, units)) <= room
+    earlier = np.cumsum(admitted) - admitted  # how many of the admitted came before
+    for i in np.flatnonzero(~admitted):
+        there = served.departure[: earlier[i]] > arrival[i]
+        assert units[: earlier[i]][there].sum() + size[i] > room
+
+
+def test_nobody_may_fit():
+    admitted, served = limited_room([0.0, 1.0], [1.0, 1.0], 2, [3, 4], 2)
+    assert admitted.tolist() == [False, False]
+    for name in ("arrival", "start", "departure", "wait", "response"):
+        assert getattr(served, name).shape == (0,)
+    admitted, served = limited_room([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], 2, [3, 2, 1], 4)
+    assert admitted.tolist() == [True, False, True]  # the smaller one still fits
+    assert served.departure.tolist() == [1.0, 1.0]
 
 
 @given(customers, st.integers(1, 4))
@@ -615,6 +927,10 @@ def test_gamma_times_at_the_edges():
 QUEUES = {
     "single_server": lambda **k: single_server(**k),
     "multi_server": lambda **k: multi_server(**k, servers=2),
+    "shortest_first": lambda **k: shortest_first(**k),
+    "split_servers": lambda **k: split_servers(**k, server=0),
+    "shortest_queue": lambda **k: shortest_queue(**k, servers=2),
+    "limited_room": lambda **k: limited_room(**k, servers=2, size=1, room=3),
     "processor_sharing": lambda **k: processor_sharing(**k),
     "batch_server": lambda arrival, service: batch_server(arrival, service, [1.0, 2.0]),
 }
@@ -624,7 +940,7 @@ QUEUES = {
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"arrival": [0.0, 2.0, 1.0]}, ValueError, "arrival must be in order .*: got 1 at index 2"),
+        ({"arrival": [0.0, 2.0, 1.9]}, ValueError, "arrival must be in order .*: got 1.9 at index"),
         (
             {"arrival": [[0.0, 1.0, 2.0], [0.0, 2.0, 1.0]]},
             ValueError,
@@ -651,6 +967,9 @@ def test_queues_refuse_bad_input(queue, change, error, message):
 
 
 @pytest.mark.parametrize(
+    "queue", [multi_server, shortest_queue, lambda a, s, servers: limited_room(a, s, servers, 1, 9)]
+)
+@pytest.mark.parametrize(
     ("value", "error", "message"),
     [
         (0, ValueError, "servers must be >= 1: got 0"),
@@ -660,9 +979,68 @@ def test_queues_refuse_bad_input(queue, change, error, message):
         (True, TypeError, "servers must be a real number"),
     ],
 )
-def test_servers_are_counted(value, error, message):
+def test_servers_are_counted(queue, value, error, message):
     with pytest.raises(error, match=message):
-        multi_server([0.0], [1.0], value)
+        queue([0.0], [1.0], value)
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "message"),
+    [
+        ([1.0, np.nan, 2.0], ValueError, "size must be finite .* at index 1"),
+        ([1.0, 2.0, np.inf], ValueError, "size must be finite and at most .* at index 2"),
+        (["1", "2", "3"], TypeError, "size must be a real number"),
+        ([True, False, True], TypeError, "size must be a real number"),
+        ([1, 2], ValueError, r"lengths must match: got arrival \(3,\), .*size \(2,\)"),
+        ([], ValueError, r"lengths must match: got arrival \(3,\), .*size \(0,\)"),
+    ],
+)
+def test_sizes_are_numbers(size, error, message):
+    with pytest.raises(error, match=message):
+        shortest_first([0.0, 1.0, 2.0], [1.0, 1.0, 1.0], size)
+    with pytest.raises(error, match=message):
+        limited_room([0.0, 1.0, 2.0], [1.0, 1.0, 1.0], 2, size, 9)
+
+
+@pytest.mark.parametrize(
+    ("server", "error", "message"),
+    [
+        ([0, 1, -1], ValueError, "server must be >= 0: got -1 at index 2"),
+        ([0, 0.5, 1], ValueError, "server must be a whole number: got 0.5 at index 1"),
+        ([0, np.nan, 1], ValueError, "server must be finite .* at index 1"),
+        ([0, 1], ValueError, r"lengths must match: got arrival \(3,\), .*server \(2,\)"),
+        (["a", "b", "c"], TypeError, "server must be a real number"),
+        (None, TypeError, "server must be a real number"),
+    ],
+)
+def test_each_customer_is_sent_to_a_server(server, error, message):
+    with pytest.raises(error, match=message):
+        split_servers([0.0, 1.0, 2.0], [1.0, 1.0, 1.0], server)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"size": [1, 0, 1]}, ValueError, "size must be >= 1: got 0 at index 1"),
+        ({"size": [1, 1, 1.5]}, ValueError, "size must be a whole number: got 1.5 at index 2"),
+        ({"size": None}, TypeError, "size must be a real number"),
+        ({"room": 0}, ValueError, "room must be >= 1: got 0"),
+        ({"room": 2.5}, ValueError, "room must be a whole number: got 2.5"),
+        ({"room": np.inf}, ValueError, "room must be finite"),
+        ({"room": [3, 4]}, TypeError, "room must be one number"),
+        ({"room": "3"}, TypeError, "room must be a real number"),
+        (
+            {"arrival": [[0.0, 1.0, 2.0]] * 2},
+            ValueError,
+            r"must be one run, .*: got shape \(2, 3\)",
+        ),
+        ({"size": np.ones((2, 3))}, ValueError, r"must be one run, .*: got shape \(2, 3\)"),
+    ],
+)
+def test_a_room_is_counted(change, error, message):
+    good = {"arrival": [0.0, 1.0, 2.0], "service": [1, 2, 1], "servers": 1, "size": 1, "room": 9}
+    with pytest.raises(error, match=message):
+        limited_room(**{**good, **change})
 
 
 @pytest.mark.parametrize(
