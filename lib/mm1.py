@@ -27,7 +27,7 @@ MEASURES = ("wait", "response")
 def utilization(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike = 1
 ) -> FloatOrArray:
-    """Share of time that a server is busy, rho = lambda / (c mu).
+    """Share of time that a server is busy, rho = lambda / (c mu) (eq-mm1-utilization).
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class MM1Stats:
 
 
 def mm1_stats(arrival_rate: ArrayLike, service_rate: ArrayLike) -> MM1Stats:
-    """Means of the M/M/1 queue.
+    """Means of the M/M/1 queue (eq-mm1-means).
 
     W = 1 / (mu - lambda), W_q = rho W, L = lambda W, L_q = lambda W_q.
 
@@ -110,7 +110,7 @@ def mm1_stats(arrival_rate: ArrayLike, service_rate: ArrayLike) -> MM1Stats:
 def mm1_state_probability(
     arrival_rate: ArrayLike, service_rate: ArrayLike, in_system: ArrayLike
 ) -> FloatOrArray:
-    """Share of time with n requests in the system, pi_n = (1 - rho) rho^n.
+    """Share of time with n requests in the system, pi_n = (1 - rho) rho^n (eq-mm1-state).
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def mm1_state_probability(
 def mm1_wait_tail(
     arrival_rate: ArrayLike, service_rate: ArrayLike, time: ArrayLike
 ) -> FloatOrArray:
-    """P(W_q > t) = rho e^{-(mu - lambda) t}.
+    """Pr[W_queue > t] = rho e^{-(mu - lambda) t} (eq-mm1-wait-tail).
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def mm1_wait_tail(
 def mm1_response_tail(
     arrival_rate: ArrayLike, service_rate: ArrayLike, time: ArrayLike
 ) -> FloatOrArray:
-    """P(R > t) = e^{-(mu - lambda) t}.
+    """Pr[E2E > t] = e^{-(mu - lambda) t} (eq-mm1-response-tail).
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def mm1_response_tail(
 def mm1_wait_percentile(
     arrival_rate: ArrayLike, service_rate: ArrayLike, q: ArrayLike
 ) -> FloatOrArray:
-    """The q-th percentile of the wait.
+    """The q-th percentile of the wait (eq-mm1-wait-percentile).
 
     max(0, ln(rho / p) / (mu - lambda)) with p = 1 - q/100: it is 0 while q % find the server idle.
 
@@ -214,7 +214,7 @@ def mm1_wait_percentile(
 def mm1_response_percentile(
     arrival_rate: ArrayLike, service_rate: ArrayLike, q: ArrayLike
 ) -> FloatOrArray:
-    """The q-th percentile of the response, ln(1/p) / (mu - lambda).
+    """The q-th percentile of the response, ln(1/p) / (mu - lambda) (eq-mm1-response-percentile).
 
     p = 1 - q/100. At P99, the mean service time plus `mm1_wait_percentile` is less than this.
 
@@ -240,7 +240,7 @@ def mm1_response_percentile(
 def required_mm1_service_rate(
     arrival_rate: ArrayLike, target_response_time: ArrayLike, q: ArrayLike | None = None
 ) -> FloatOrArray:
-    """Smallest mu that keeps a response time, mu = lambda + 1/W.
+    """Smallest mu that keeps a response time, mu = lambda + 1/W (eq-mm1-required-rate).
 
     With q the target is for that percentile, and mu = lambda + ln(1/p) / target, p = 1 - q/100.
 
@@ -270,7 +270,7 @@ def required_mm1_service_rate(
 def admissible_mm1_arrival_rate(
     service_rate: ArrayLike, target: ArrayLike, *, of: str, q: ArrayLike | None = None
 ) -> FloatOrArray:
-    """Largest lambda that keeps an SLO on the wait or the response.
+    """Largest lambda that keeps an SLO on the wait or the response (eq-mm1-admissible-rate).
 
     With p = 1 - q/100 and x = lambda / mu:
 
