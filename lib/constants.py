@@ -1,6 +1,6 @@
-"""Shapes of models and figures of hardware, each with its source, from one table."""
+"""Shapes of models, figures and prices of hardware, each with its source, from one table."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from lib._files import DATA, Entry, entry, read_one
 from lib._validate import choice
@@ -17,6 +17,9 @@ HARDWARE = (
     "RTX PRO 6000 Blackwell",
     "MI300X",
 )
+PRICED = ("A100 80GB SXM", "H100 SXM", "H200 SXM", "RTX 4090", "RTX PRO 6000 Blackwell")
+"""The devices with a price in the table."""
+
 _SHAPE = tuple(f.name for f in fields(Model) if not f.name.startswith("bytes"))
 
 
@@ -40,6 +43,40 @@ def load_hardware(name: str) -> Hardware:
     """
     row = _row("hardware.json", choice("name", name, HARDWARE))
     return Hardware(**{f.name: row.entry(f.name).number("value") for f in fields(Hardware)})
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a provider asks for one GPU for one hour, and where and when that was read.
+
+    per_gpu_hour : in `currency`; for a machine of several GPUs, its price over their number.
+    provider, offer, region : who asks it, for what, and where. read : day of reading (ISO 8601).
+    source : the page or list.
+    """
+
+    per_gpu_hour: float
+    currency: str
+    provider: str
+    offer: str
+    region: str
+    read: str
+    source: str
+
+
+def load_prices(name: str) -> tuple[Price, ...]:
+    """Prices on demand of a device in `PRICED`, the cheapest first.
+
+    Examples that show a range: prices change by the week. Bring your own.
+
+    Raises
+    ------
+    ValueError : no such name.
+    """
+    table = entry(*read_one(DATA / "constants" / "prices.json"))
+    rows = table.entries(choice("name", name, PRICED))
+    texts = tuple(f.name for f in fields(Price) if f.name != "per_gpu_hour")
+    prices = [Price(row.number("per_gpu_hour"), *map(row.text, texts)) for row in rows]
+    return tuple(sorted(prices, key=lambda price: price.per_gpu_hour))
 
 
 def sources(name: str) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """c servers on one queue, Poisson arrivals, exponential service: M/M/c (chapter `erlang_c`).
 
-All of it assumes FCFS, unlimited room and the long run; `allen_cunneen_queue_wait` is the one
-approximation. Times are in seconds, rates in requests/s.
+All of it assumes FCFS, unlimited room and the long run; `allen_cunneen_queue_wait` and
+`square_root_servers` are approximations. Times are in seconds, rates in requests/s.
 """
 
 from collections.abc import Callable
+from math import erf, pi, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +31,7 @@ MOST_SERVERS = 1_000_000
 def erlang_b_blocking_probability(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike
 ) -> FloatOrArray:
-    """Share of requests lost by c servers without a queue, Erlang B.
+    """Share of requests lost by c servers without a queue, Erlang B (eq-erlang-b).
 
     B_k = a B_{k-1} / (k + a B_{k-1}), from B_0 = 1 up to k = c, with a = lambda / mu. It adds and
     multiplies positive numbers only, and each step shrinks the relative error that it inherits by
@@ -59,7 +60,7 @@ def erlang_b_blocking_probability(
 def erlang_c_wait_probability(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike
 ) -> FloatOrArray:
-    """Share of requests that find all c servers busy and wait, Erlang C.
+    """Share of requests that find all c servers busy and wait, Erlang C (eq-erlang-c).
 
     C = B / (1 - rho (1 - B)), with B of `erlang_b_blocking_probability`; computed as
     c mu B / (c mu - lambda + lambda B), where nothing cancels near rho = 1.
@@ -72,7 +73,7 @@ def erlang_c_wait_probability(
 
     Returns
     -------
-    C = P(W_q > 0), from 0 to 1.
+    C = Pr[W_queue > 0], from 0 to 1.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def erlang_c_wait_probability(
 def mmc_avg_queue_wait(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike
 ) -> FloatOrArray:
-    """Mean wait over all requests, W_q = C / (c mu - lambda).
+    """Mean wait over all requests, W_q = C / (c mu - lambda) (eq-erlang-wait).
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ def mmc_avg_queue_wait(
 def mmc_avg_response_time(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike
 ) -> FloatOrArray:
-    """Mean response, W = W_q + 1/mu.
+    """Mean response, W = W_q + 1/mu (eq-erlang-wait).
 
     Parameters
     ----------
@@ -137,7 +138,7 @@ def mmc_avg_response_time(
 def mmc_wait_tail(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike, time: ArrayLike
 ) -> FloatOrArray:
-    """P(W_q > t) = C e^{-(c mu - lambda) t}.
+    """Pr[W_queue > t] = C e^{-(c mu - lambda) t} (eq-erlang-wait-tail).
 
     Parameters
     ----------
@@ -164,10 +165,10 @@ def mmc_wait_tail(
 def mmc_response_tail(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike, time: ArrayLike
 ) -> FloatOrArray:
-    """P(R > t), wait and service together.
+    """Pr[E2E > t], wait and service together (eq-erlang-response-tail).
 
-    e^{-mu t} + C mu (e^{-mu t} - e^{-theta t}) / (theta - mu), theta = c mu - lambda; where
-    theta = mu the fraction is t e^{-mu t}. With c = 1 it is e^{-(mu - lambda) t}.
+    e^{-mu t} + C mu (e^{-mu t} - e^{-delta t}) / (delta - mu), delta = c mu - lambda; where
+    delta = mu the fraction is t e^{-mu t}. With c = 1 it is e^{-(mu - lambda) t}.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ def mmc_response_tail(
 def mmc_wait_percentile(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike, q: ArrayLike
 ) -> FloatOrArray:
-    """The q-th percentile of the wait.
+    """The q-th percentile of the wait (eq-erlang-wait-percentile).
 
     max(0, ln(C / p) / (c mu - lambda)) with p = 1 - q/100: it is 0 while q % do not wait.
 
@@ -220,7 +221,7 @@ def mmc_wait_percentile(
 def mmc_response_percentile(
     arrival_rate: ArrayLike, service_rate: ArrayLike, servers: ArrayLike, q: ArrayLike
 ) -> FloatOrArray:
-    """The q-th percentile of the response.
+    """The q-th percentile of the response, from its tail (eq-erlang-response-tail).
 
     The t at which `mmc_response_tail` is p = 1 - q/100. The tail falls in t. It is >= p at
     ln(1/p) / mu, for a response takes longer than its service, and <= p at
@@ -262,7 +263,7 @@ def required_mmc_servers(
     of: str,
     q: ArrayLike | None = None,
 ) -> int | NDArray[np.int64]:
-    """Smallest c that keeps an SLO on the wait or the response.
+    """Smallest c that keeps an SLO on the wait or the response (eq-erlang-required).
 
     One pass of the recursion for B tries every c > lambda / mu in turn, and stops at the first that
     keeps the target: nothing stable is skipped, so nothing smaller keeps it. It ends, because B
@@ -291,9 +292,7 @@ def required_mmc_servers(
     arrivals = positive("arrival_rate", arrival_rate)
     service, limit, beyond = _slo(service_rate, target, of, q, arrival_rate=arrivals)
     arrivals = np.broadcast_to(arrivals, limit.shape)
-    rule = "at most 900,000 times service_rate"
-    require("arrival_rate", arrivals, arrivals <= 0.9 * MOST_SERVERS * service, rule)
-    load, blocked = arrivals / service, np.ones(limit.shape)
+    load, blocked = _countable_load(arrivals, service), np.ones(limit.shape)
     needed = np.zeros(limit.shape, dtype=np.int64)
     # No c below lambda / mu is stable; one less, for the quotient may have been rounded up.
     k = max(int(load.min()) - 1, 0) if load.size else 0
@@ -310,6 +309,46 @@ def required_mmc_servers(
     return needed if needed.ndim else int(needed)
 
 
+def square_root_servers(
+    arrival_rate: ArrayLike, service_rate: ArrayLike, wait_probability: ArrayLike
+) -> int | NDArray[np.int64]:
+    """Servers by the square-root rule, c = ceil(a + gamma sqrt(a)) (eq-erlang-square-root).
+
+    An approximation for a large load a = lambda / mu: gamma solves
+    phi(gamma) / (phi(gamma) + gamma Phi(gamma)) = C, the limit of Erlang C. For a from 1 to 10,000
+    it is never too high, and too low by at most one server at C >= 0.05, by at most two at 0.01;
+    `required_mmc_servers` is exact.
+
+    Parameters
+    ----------
+    arrival_rate : lambda > 0 (requests/s).
+    service_rate : mu > 0, of one server (requests/s); the load lambda / mu is at most 900,000.
+    wait_probability : C, the share that may wait, between 0 and 1.
+
+    Returns
+    -------
+    c > a: an int, or an array of them.
+
+    Raises
+    ------
+    ValueError : an argument is NaN, infinite or out of range.
+
+    Source: Halfin and Whitt, Oper. Res. 29 (1981) 567-588.
+    """
+    arrivals = positive("arrival_rate", arrival_rate)
+    service = positive("service_rate", service_rate)
+    share = positive("wait_probability", wait_probability)
+    require("wait_probability", share, share < 1, "< 1")
+    together(arrival_rate=arrivals, service_rate=service, wait_probability=share)
+    arrivals, service, share = np.broadcast_arrays(arrivals, service, share)
+    load = _countable_load(arrivals, service)
+    # At gamma = 40 the density is 0 in float64: the limit of C is below any share there.
+    top = np.full(share.shape, 40.0)
+    gamma = _halve(lambda g: _halfin_whitt(g) > share, np.zeros(share.shape), top)
+    needed = np.maximum(np.ceil(load + gamma * np.sqrt(load)), np.floor(load) + 1)
+    return needed.astype(np.int64) if needed.ndim else int(needed)
+
+
 def admissible_mmc_arrival_rate(
     service_rate: ArrayLike,
     servers: ArrayLike,
@@ -318,7 +357,7 @@ def admissible_mmc_arrival_rate(
     of: str,
     q: ArrayLike | None = None,
 ) -> FloatOrArray:
-    """Largest lambda that c servers carry within an SLO.
+    """Largest lambda that c servers carry within an SLO (eq-erlang-required).
 
     More arrivals make every measure longer, so the rates that keep the target form an interval.
     It starts at 0, where nobody waits, and ends before c mu, where the wait has no bound: the
@@ -358,7 +397,7 @@ def allen_cunneen_queue_wait(
     interarrival_cv: ArrayLike,
     service_time_cv: ArrayLike,
 ) -> FloatOrArray:
-    """Mean wait of G/G/c, about (C_a^2 + C_s^2) / 2 times M/M/c.
+    """Mean wait of G/G/c, about (C_a^2 + C_s^2) / 2 times M/M/c (eq-erlang-allen-cunneen).
 
     An approximation, no bound; with c = 1 it is Kingman's formula. Exact for M/M/c, for M/G/1,
     and in the limit rho -> 1. It is too high where arrivals are smoother than Poisson and the
@@ -411,6 +450,20 @@ def _waits(arrivals: FloatArray, service: FloatArray, servers: FloatArray) -> Fl
     blocked = _erlang_b(arrivals / service, servers)
     capacity = servers * service
     return capacity * blocked / (capacity - arrivals + arrivals * blocked)
+
+
+def _countable_load(arrivals: FloatArray, service: FloatArray) -> FloatArray:
+    """lambda / mu, where servers for it can be counted one by one."""
+    rule = "at most 900,000 times service_rate"
+    require("arrival_rate", arrivals, arrivals <= 0.9 * MOST_SERVERS * service, rule)
+    return arrivals / service
+
+
+def _halfin_whitt(gamma: FloatArray) -> FloatArray:
+    """The limit of Erlang C with a + gamma sqrt(a) servers, as a grows."""
+    density = np.exp(-(gamma**2) / 2) / sqrt(2 * pi)
+    below: FloatArray = (1 + np.vectorize(erf, otypes=[float])(gamma / sqrt(2))) / 2
+    return density / (density + gamma * below)
 
 
 def _response_tail(

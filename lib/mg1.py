@@ -1,9 +1,10 @@
 """One server, Poisson arrivals, any service time: the M/G/1 queue (chapter `mg1`).
 
-Exact: both means, for any service time with a finite variance, and the bounds on the tail. An
-approximation: the exponential tail, which the function's name says. Kingman's bound drops the
-Poisson arrivals. All of it assumes FCFS, unlimited room, independent arrivals and services, and
-the long run.
+Exact: both means and the externality, for any service time with a finite variance, and the bounds
+on the tail. An approximation: the exponential tail, as the function's name says. Kingman's bound
+drops the Poisson arrivals. All of it assumes one request at a time, FCFS, unlimited room,
+independent arrivals and service times, and the long run. The service time is the demand D of the
+chapter `demand`.
 """
 
 import numpy as np
@@ -28,16 +29,16 @@ MOST_STEPS = 100_000
 def mg1_queue_wait(
     arrival_rate: ArrayLike, mean_service_time: ArrayLike, service_time_cv: ArrayLike = 1.0
 ) -> FloatOrArray:
-    """Mean wait, W_q = rho s (1 + C^2) / (2 (1 - rho)), Pollaczek-Khinchine.
+    """Mean wait, W_q = rho E[D] (1 + CV^2) / (2 (1 - rho)), Pollaczek-Khinchine (eq-mg1-wait).
 
     Exact. Only the mean and the variance of the service time enter, not its shape. It is
-    lambda E[S^2] / (2 (1 - rho)), since E[S^2] = s^2 (1 + C^2).
+    lambda E[D^2] / (2 (1 - rho)), since E[D^2] = E[D]^2 (1 + CV^2).
 
     Parameters
     ----------
     arrival_rate : lambda > 0 (requests/s).
-    mean_service_time : s = E[S] > 0 (s); rho = lambda s.
-    service_time_cv : C >= 0, standard deviation of S over its mean: 0 for a constant, 1 for an
+    mean_service_time : E[D] > 0 (s); rho = lambda E[D].
+    service_time_cv : CV >= 0, standard deviation of D over its mean: 0 for a constant, 1 for an
         exponential.
 
     Returns
@@ -52,13 +53,14 @@ def mg1_queue_wait(
     Performance Modeling and Design of Computer Systems (2013), chapter 23.
     """
     arrivals, mean, cv = _queue(arrival_rate, mean_service_time, service_time_cv)
-    return result("mg1_queue_wait", _wait(arrivals, mean, cv))
+    rho = arrivals * mean
+    return result("mg1_queue_wait", rho * mean * (1 + cv**2) / (2 * (1 - rho)))
 
 
 def mg1_response_time(
     arrival_rate: ArrayLike, mean_service_time: ArrayLike, service_time_cv: ArrayLike = 1.0
 ) -> FloatOrArray:
-    """Mean response, W = W_q + s. Exact.
+    """Mean response, W = W_q + E[D] (eq-mg1-response). Exact.
 
     Parameters
     ----------
@@ -75,7 +77,42 @@ def mg1_response_time(
     Source: as `mg1_queue_wait`.
     """
     arrivals, mean, cv = _queue(arrival_rate, mean_service_time, service_time_cv)
-    return result("mg1_response_time", _wait(arrivals, mean, cv) + mean)
+    return result("mg1_response_time", mg1_queue_wait(arrivals, mean, cv) + mean)
+
+
+def mg1_externality(
+    arrival_rate: ArrayLike,
+    mean_service_time: ArrayLike,
+    service_time_cv: ArrayLike,
+    extra_service_time: ArrayLike,
+) -> FloatOrArray:
+    """Waiting that one more request adds to all others, lambda (x W_q + x^2 / 2) / (1 - rho)
+    (eq-mg1-externality). Exact, a mean.
+
+    Parameters
+    ----------
+    arrival_rate, mean_service_time, service_time_cv : as `mg1_queue_wait`, without that request.
+    extra_service_time : x >= 0, its service time (s). It comes at a moment that does not depend
+        on the queue, and like all others it is served in its turn.
+
+    Returns
+    -------
+    Seconds, summed over all requests that come after it.
+
+    Raises
+    ------
+    ValueError : as `mg1_queue_wait`; x is negative, NaN or infinite.
+
+    Source: derived in the chapter; Haviv and Ritov, Externalities, Tangible Externalities, and
+    Queue Disciplines (Management Science 44, 1998, 850-858), for the idea.
+    """
+    extra = nonnegative("extra_service_time", extra_service_time)
+    arrivals, mean, cv = _queue(
+        arrival_rate, mean_service_time, service_time_cv, extra_service_time=extra
+    )
+    wait = mg1_queue_wait(arrivals, mean, cv)
+    added = arrivals * extra * (wait + extra / 2) / (1 - arrivals * mean)
+    return result("mg1_externality", added)
 
 
 def mg1_wait_tail_approximation(
@@ -84,11 +121,11 @@ def mg1_wait_tail_approximation(
     service_time_cv: ArrayLike,
     time: ArrayLike,
 ) -> FloatOrArray:
-    """P(W_q > t) ~ rho e^{-rho t / W_q}. An approximation.
+    """Pr[W_queue > t] ~ rho e^{-rho t / W_q} (eq-mg1-tail-approximation). An approximation.
 
-    The share that waits, rho, and the mean, W_q, are exact; that the waits of those who wait are
-    exponential is exact for exponential service, and in the limit rho -> 1. A heavy-tailed
-    service time has a heavier tail than this. `mg1_wait_tail_bounds` needs no such assumption.
+    The share that waits, rho, and the mean, W_q, are exact. That the waits of those who wait are
+    exponential is exact for exponential service, and in the limit rho -> 1. A service time with
+    a heavier tail gives a heavier tail than this. `mg1_wait_tail_bounds` needs no such assumption.
 
     Parameters
     ----------
@@ -108,9 +145,8 @@ def mg1_wait_tail_approximation(
     t = nonnegative("time", time)
     arrivals, mean, cv = _queue(arrival_rate, mean_service_time, service_time_cv, time=t)
     rho = arrivals * mean
-    return result(
-        "mg1_wait_tail_approximation", rho * np.exp(-t * (rho / _wait(arrivals, mean, cv)))
-    )
+    tail = rho * np.exp(-t * (rho / mg1_queue_wait(arrivals, mean, cv)))
+    return result("mg1_wait_tail_approximation", tail)
 
 
 def mg1_wait_percentile_approximation(
@@ -119,7 +155,7 @@ def mg1_wait_percentile_approximation(
     service_time_cv: ArrayLike,
     q: ArrayLike,
 ) -> FloatOrArray:
-    """max(0, ln(rho / p) W_q / rho), p = 1 - q/100.
+    """max(0, ln(rho / p) W_q / rho), p = 1 - q/100 (eq-mg1-percentile-approximation).
 
     An approximation: the t at which `mg1_wait_tail_approximation` is p.
 
@@ -141,16 +177,16 @@ def mg1_wait_percentile_approximation(
     percent = percentage("q", q)
     arrivals, mean, cv = _queue(arrival_rate, mean_service_time, service_time_cv, q=percent)
     rho = arrivals * mean
-    wait = np.log(rho / ((100 - percent) / 100)) * (_wait(arrivals, mean, cv) / rho)
+    wait = np.log(rho / ((100 - percent) / 100)) * (mg1_queue_wait(arrivals, mean, cv) / rho)
     return result("mg1_wait_percentile_approximation", np.maximum(wait, 0.0))
 
 
 def mg1_wait_tail_bounds(
     arrival_rate: float, service_times: ArrayLike, time: ArrayLike, step: float
 ) -> tuple[FloatOrArray, FloatOrArray]:
-    """Two numbers with P(W_q > t) between them, for the service times given.
+    """Two numbers with Pr[W_queue > t] between them, for the service times given (eq-mg1-tail).
 
-    The wait is a sum of N residual service times, N geometric: P(N = n) = (1 - rho) rho^n. Every
+    The wait is a sum of N residual service times, N geometric: Pr[N = n] = (1 - rho) rho^n. Each
     residual is rounded down, then up, to a multiple of `step`, and Panjer's recursion adds them
     up: the first sum is never above the wait, the second never below. Half the step, and the
     bounds come about twice as close.
@@ -158,7 +194,7 @@ def mg1_wait_tail_bounds(
     Parameters
     ----------
     arrival_rate : lambda > 0 (requests/s).
-    service_times : (n,) sample of S, each as likely as the other (s) > 0.
+    service_times : (n,) sample of D, each as likely as the other (s) > 0.
     time : t >= 0 (s), a number or an array.
     step : width of the grid (s) > 0; the largest t is at most 100,000 steps.
 
@@ -188,7 +224,7 @@ def mg1_wait_tail_bounds(
     rho = float(arrivals * mean)
     last = np.floor(t / width).astype(np.int64)  # the last grid point at or before t
     edges = width * np.arange(int(last.max(initial=0)) + 2)
-    # Of a residual: P(<= x) = E[min(S, x)] / E[S], the share of service time that is of age < x.
+    # Of a residual: Pr[<= x] = E[min(D, x)] / E[D], the share of service time that is of age < x.
     ranked = np.sort(sample)
     below = np.searchsorted(ranked, edges, side="right")
     totals = np.concatenate([[0.0], np.cumsum(ranked)])
@@ -208,7 +244,7 @@ def kingman_wait_bound(
     interarrival_cv: ArrayLike,
     service_time_cv: ArrayLike,
 ) -> FloatOrArray:
-    """W_q <= lambda (sigma_a^2 + sigma_s^2) / (2 (1 - rho)). An upper bound.
+    """W_q <= lambda (sigma_a^2 + sigma_D^2) / (2 (1 - rho)) (eq-mg1-kingman). An upper bound.
 
     True for every GI/G/1 queue: gaps between arrivals independent of each other and of the
     service times, which are independent too, all with finite variance. It is tight as rho -> 1
@@ -217,9 +253,9 @@ def kingman_wait_bound(
     Parameters
     ----------
     arrival_rate : lambda > 0 (requests/s).
-    mean_service_time : s > 0 (s); rho = lambda s.
-    interarrival_cv : C_a >= 0, of the gaps: sigma_a = C_a / lambda; 1 for Poisson arrivals.
-    service_time_cv : C_s >= 0: sigma_s = C_s s.
+    mean_service_time : E[D] > 0 (s); rho = lambda E[D].
+    interarrival_cv : CV_a >= 0, of the gaps: sigma_a = CV_a / lambda; 1 for Poisson arrivals.
+    service_time_cv : CV >= 0: sigma_D = CV E[D].
 
     Returns
     -------
@@ -239,13 +275,8 @@ def kingman_wait_bound(
     return result("kingman_wait_bound", arrivals * variances / (2 * (1 - arrivals * mean)))
 
 
-def _wait(arrivals: FloatArray, mean: FloatArray, cv: FloatArray) -> FloatArray:
-    rho = arrivals * mean
-    return rho * mean * (1 + cv**2) / (2 * (1 - rho))
-
-
 def _geometric_sum(rho: float, pieces: FloatArray) -> FloatArray:
-    """P(sum = k steps), k = 0, 1, ..., of N pieces, P(N = n) = (1 - rho) rho^n."""
+    """Pr[sum = k steps], k = 0, 1, ..., of N pieces, Pr[N = n] = (1 - rho) rho^n."""
     total = np.empty_like(pieces)
     scale = 1 / (1 - rho * pieces[0])
     total[0] = (1 - rho) * scale
@@ -260,7 +291,7 @@ def _queue(
     service_time_cv: ArrayLike,
     **others: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """lambda, s and C of a stable queue; `others` must broadcast with them."""
+    """lambda, E[D] and CV of a stable queue; `others` must broadcast with them."""
     arrivals = positive("arrival_rate", arrival_rate)
     mean = positive("mean_service_time", mean_service_time)
     cv = nonnegative("service_time_cv", service_time_cv)

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lib._files import COUNT, DATA, STAMP, counts, entry, read_csv, read_json
+from lib._files import COUNT, DATA, NUMBER, STAMP, Field, counts, entry, read_csv, read_json
 from lib._validate import FloatArray, choice, real
 from lib.record import RequestLog
 
 _AZURE = {"TIMESTAMP": STAMP, "ContextTokens": COUNT, "GeneratedTokens": COUNT}
+_ISO = STAMP.pattern.replace(" ", "[ T]")
+_TIME = Field(f"(?:{NUMBER.pattern}|{_ISO})", "seconds, or a stamp like 2023-11-16 18:15:46.68")
 _MOONCAKE = ("timestamp", "input_length", "output_length")
 
 SHIPPED = {
@@ -48,26 +50,82 @@ def read_azure(path: str | Path) -> RequestLog:
 
     Source: Azure/AzurePublicDataset; Patel et al., Splitwise (ISCA 2024).
     """
-    name = Path(path).name
     stamp, context, generated = read_csv(path, _AZURE)
+    arrival = _seconds(Path(path).name, "TIMESTAMP", stamp)
+    return _log(arrival, context, generated)
+
+
+def read_trace(
+    path: str | Path, columns: tuple[str, str, str] = ("timestamp", "input_tokens", "output_tokens")
+) -> RequestLog:
+    """Your own trace: a CSV file with the time and the two token counts of each request.
+
+    Parameters
+    ----------
+    path : CSV file, UTF-8, one row a request in order of time, with a header.
+    columns : the header: the names of time, input tokens and output tokens. Times are all in
+        seconds (from any origin, Unix time too), or all calendar stamps of one time zone, such as
+        2023-11-16 18:15:46.68 or 2023-11-16T18:15:46.
+
+    Returns
+    -------
+    RequestLog with `arrival` (s from the first row) and the token counts; no other stamp.
+
+    Raises
+    ------
+    TypeError : `columns` is no tuple.
+    ValueError : `columns` are not three different names; a malformed file, with file, line and
+        column; rows out of time order.
+    """
+    if not isinstance(columns, tuple | list):
+        raise TypeError(f"columns must be a tuple of names: got {columns!r:.80}")
+    if len(columns) != 3 or len(set(columns)) < 3:
+        raise ValueError(f"columns must be three different names: got {columns!r:.80}")
+    fields = dict(zip(columns, (_TIME, COUNT, COUNT), strict=True))
+    stamp, prompt, answer = read_csv(path, fields)
+    name, key = Path(path).name, columns[0]
+    calendar = ":" in stamp[0]
+    for at, text in enumerate(stamp):
+        if (":" in text) is not calendar:
+            raise ValueError(
+                f"{name}, line {at + 2}: {key} must be of one kind in all rows: "
+                f"got {text!r} after {stamp[0]!r}"
+            )
+    if calendar:
+        return _log(_seconds(name, key, stamp), prompt, answer)
+    time = np.array(stamp, np.float64)
+    _refuse_disorder(name, key, stamp, time)
+    return _log(time - time[0], prompt, answer)
+
+
+def _log(arrival: FloatArray, prompt: list[str], answer: list[str]) -> RequestLog:
+    return RequestLog(
+        arrival=arrival,
+        input_tokens=np.array(prompt, np.float64),
+        output_tokens=np.array(answer, np.float64),
+    )
+
+
+def _seconds(name: str, key: str, stamp: list[str]) -> FloatArray:
+    """Calendar stamps as seconds from the first."""
     try:
         time = np.array(stamp, "datetime64[ns]")
     except ValueError:  # a pattern cannot know that month 13 does not exist
         at = next(i for i, text in enumerate(stamp) if not _exists(text))
         raise ValueError(
-            f"{name}, line {at + 2}: TIMESTAMP must be a date that exists: got {stamp[at]!r}"
+            f"{name}, line {at + 2}: {key} must be a date that exists: got {stamp[at]!r}"
         ) from None
-    arrival = (time - time[0]).astype(np.int64) / 1e9
-    if late := _out_of_order(arrival):
+    arrival: FloatArray = (time - time[0]).astype(np.int64) / 1e9
+    _refuse_disorder(name, key, stamp, arrival)
+    return arrival
+
+
+def _refuse_disorder(name: str, key: str, stamp: list[str], time: FloatArray) -> None:
+    if late := _out_of_order(time):
         raise ValueError(
-            f"{name}, line {late + 2}: TIMESTAMP must not precede the line before it: "
+            f"{name}, line {late + 2}: {key} must not precede the line before it: "
             f"got {stamp[late]!r} after {stamp[late - 1]!r}"
         )
-    return RequestLog(
-        arrival=arrival,
-        input_tokens=np.array(context, np.float64),
-        output_tokens=np.array(generated, np.float64),
-    )
 
 
 def _exists(stamp: str) -> bool:

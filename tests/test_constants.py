@@ -1,20 +1,32 @@
 """The table of constants: every value loads, has a source, and fits what its maker published."""
 
 import json
+from datetime import date
 
 import pytest
 
 from lib import constants
 from lib._files import DATA
-from lib.constants import HARDWARE, MODELS, load_hardware, load_model, sources
+from lib.constants import (
+    HARDWARE,
+    MODELS,
+    PRICED,
+    load_hardware,
+    load_model,
+    load_prices,
+    sources,
+)
 
 MODEL_ROWS = json.loads((DATA / "constants" / "models.json").read_text(encoding="utf-8"))
 HARDWARE_ROWS = json.loads((DATA / "constants" / "hardware.json").read_text(encoding="utf-8"))
+PRICE_ROWS = json.loads((DATA / "constants" / "prices.json").read_text(encoding="utf-8"))
 
 
 def test_the_names_are_those_of_the_table():
     assert tuple(MODEL_ROWS) == MODELS
     assert tuple(HARDWARE_ROWS) == HARDWARE
+    assert tuple(PRICE_ROWS) == PRICED
+    assert set(PRICED) <= set(HARDWARE)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -61,7 +73,31 @@ def test_known_models():
     assert load_model("Qwen2.5-7B").kv_bytes_per_token == 57_344
 
 
-@pytest.mark.parametrize("load", [load_model, load_hardware, sources])
+@pytest.mark.parametrize("name", PRICED)
+def test_prices_load_as_they_stand_cheapest_first(name):
+    prices, rows = load_prices(name), PRICE_ROWS[name]
+    asked = [price.per_gpu_hour for price in prices]
+    assert asked == sorted(row["per_gpu_hour"] for row in rows)
+    for price in prices:
+        assert {field: getattr(price, field) for field in price.__slots__} in rows
+        assert 0.1 < price.per_gpu_hour < 15  # the price of eight GPUs, or of a month, stands out
+        assert price.currency == "USD"
+        assert date(2026, 1, 1) <= date.fromisoformat(price.read) <= date(2026, 12, 1)
+        assert price.provider
+        assert price.offer
+        assert price.region
+        assert "://" in price.source or "price list" in price.source
+
+
+def test_machines_of_eight_are_divided():
+    by_hand = {"A100 80GB SXM": 27.44705, "H100 SXM": 55.04, "H200 SXM": 63.296}
+    for name, machine in by_hand.items():
+        (aws,) = (price for price in load_prices(name) if price.provider == "AWS")
+        assert 8 * aws.per_gpu_hour == pytest.approx(machine, abs=1e-5)
+        assert f"{machine} an hour for 8 GPUs" in aws.offer
+
+
+@pytest.mark.parametrize("load", [load_model, load_hardware, load_prices, sources])
 def test_unknown_names_are_refused(load):
     with pytest.raises(ValueError, match=r"name must be one of .*: got 'TPU'"):
         load("TPU")
@@ -82,3 +118,15 @@ def test_a_missing_or_wrong_value_is_named(tmp_path, monkeypatch):
     (folder / "hardware.json").write_text(json.dumps({"L4": device}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"hardware\.json.*value must be a number: got '24 GB'"):
         load_hardware("L4")
+    offer = {**PRICE_ROWS["RTX 4090"][0], "per_gpu_hour": -1}
+    (folder / "prices.json").write_text(json.dumps({"RTX 4090": [offer]}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"prices\.json.*per_gpu_hour must be >= 0: got -1"):
+        load_prices("RTX 4090")
+    rows = PRICE_ROWS["H100 SXM"][::-1]
+    (folder / "prices.json").write_text(json.dumps({"H100 SXM": rows}), encoding="utf-8")
+    asked = [price.per_gpu_hour for price in load_prices("H100 SXM")]
+    assert asked == [row["per_gpu_hour"] for row in PRICE_ROWS["H100 SXM"]]
+    del offer["read"]
+    (folder / "prices.json").write_text(json.dumps({"RTX 4090": [offer | {"per_gpu_hour": 1}]}))
+    with pytest.raises(ValueError, match=r"prices\.json.*key 'read' is missing"):
+        load_prices("RTX 4090")

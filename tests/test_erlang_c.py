@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from lib.erlang_c import (
     mmc_wait_percentile,
     mmc_wait_tail,
     required_mmc_servers,
+    square_root_servers,
 )
 from lib.mg1 import mg1_queue_wait
 from lib.mm1 import (
@@ -46,6 +48,7 @@ CALLS = {
     mmc_wait_percentile: {**QUEUE, "q": 99.0},
     mmc_response_percentile: {**QUEUE, "q": 99.0},
     required_mmc_servers: {"arrival_rate": 1.5, "service_rate": 1.0, **SLO},
+    square_root_servers: {"arrival_rate": 1.5, "service_rate": 1.0, "wait_probability": 0.1},
     admissible_mmc_arrival_rate: {"service_rate": 1.0, "servers": 2, **SLO},
     allen_cunneen_queue_wait: {**QUEUE, "interarrival_cv": 1.5, "service_time_cv": 0.5},
 }
@@ -284,17 +287,14 @@ def test_nothing_jumps_near_equal_rates(c, power):
 
 def test_arrays_by_broadcasting():
     load, servers = np.array([0.5, 5.0, 7.0]), np.array([[8], [9], [200]])
-    together = mmc_response_percentile(load, 1.0, servers, 95)
-    assert together.shape == (3, 3)
-    for i, j in np.ndindex(3, 3):
-        one = load[j], 1.0, servers[i, 0]
-        assert together[i, j] == pytest.approx(mmc_response_percentile(*one, 95), rel=1e-14)
-        assert erlang_c_wait_probability(load, 1.0, servers)[i, j] == erlang_c_wait_probability(
-            *one
-        )
-        assert erlang_b_blocking_probability(load, 1.0, servers)[
-            i, j
-        ] == erlang_b_blocking_probability(*one)
+    for function in (
+        erlang_b_blocking_probability,
+        erlang_c_wait_probability,
+        lambda *queue: mmc_response_percentile(*queue, 95),
+    ):
+        together = function(load, 1.0, servers)
+        one = [[function(a, 1.0, c) for a in load] for c in servers.ravel()]
+        assert_allclose(together, one, rtol=1e-14)
     assert mmc_wait_tail(1.0, 1.0, 2, [[0.0, 1.0]]).shape == (1, 2)
     assert mmc_wait_percentile(1.0, 1.0, [2, 3], [[50], [90], [99]]).shape == (3, 2)
     assert erlang_c_wait_probability([], 1.0, []).shape == (0,)
@@ -302,13 +302,21 @@ def test_arrays_by_broadcasting():
 
 # --- inverses --------------------------------------------------------------------------------
 
-MEASURES = {
-    ("wait", False): lambda *queue, q: mmc_avg_queue_wait(*queue),
-    ("response", False): lambda *queue, q: mmc_avg_response_time(*queue),
-    ("wait", True): lambda *queue, q: mmc_wait_percentile(*queue, q),
-    ("response", True): lambda *queue, q: mmc_response_percentile(*queue, q),
-}
-kinds = st.sampled_from(sorted(MEASURES))
+slos = st.tuples(st.sampled_from(["wait", "response"]), st.none() | percents)
+
+
+def measure(queue, of, q):
+    """What an SLO on `of` limits: the mean, or the q-th percentile."""
+    if of == "wait":
+        return mmc_avg_queue_wait(*queue) if q is None else mmc_wait_percentile(*queue, q)
+    return mmc_avg_response_time(*queue) if q is None else mmc_response_percentile(*queue, q)
+
+
+def service_alone(of, q):
+    """The same without any wait, mu = 1: no number of servers gets below it."""
+    if of == "wait":
+        return 0.0
+    return 1.0 if q is None else -math.log(1 - q / 100)
 
 
 @given(st.integers(1, 60), st.integers(1, 200), st.sampled_from([None, 50, 90, 99]))
@@ -332,16 +340,15 @@ def test_smallest_number_of_servers_in_fractions(tenths, hundredths, q):
     assert found == c
 
 
-@given(kinds, rates, st.floats(0.05, 60), st.floats(0.01, 10), percents)
-def test_one_server_less_misses_the_target(kind, mu, load, services, q):
-    (of, tail), measure = kind, MEASURES[kind]
-    alone = {False: 1.0, True: -math.log(1 - q / 100)}[tail] if of == "response" else 0.0
-    assume(services > alone * 1.001)
+@given(slos, rates, st.floats(0.05, 60), st.floats(0.01, 10))
+def test_one_server_less_misses_the_target(slo, mu, load, services):
+    of, q = slo
+    assume(services > service_alone(of, q) * 1.001)
     rate, target = load * mu, services / mu
-    c = required_mmc_servers(rate, mu, target, of=of, q=q if tail else None)
-    assert measure(rate, mu, c, q=q) <= target * (1 + 1e-9)
+    c = required_mmc_servers(rate, mu, target, of=of, q=q)
+    assert measure((rate, mu, c), of, q) <= target * (1 + 1e-9)
     if (c - 1) * mu > rate:
-        assert measure(rate, mu, c - 1, q=q) > target * (1 - 1e-9)
+        assert measure((rate, mu, c - 1), of, q) > target * (1 - 1e-9)
 
 
 def test_required_servers_by_hand():
@@ -363,53 +370,48 @@ def test_required_servers_by_hand():
     assert required_mmc_servers(10_000, 1.0, 0.01, of="wait", q=90) - 10_000 < 2 * 100
 
 
-@given(kinds, rates, loads, counts, percents)
-def test_admissible_rate_undoes_the_measure(kind, mu, rho, c, q):
-    (of, tail), measure = kind, MEASURES[kind]
+@given(slos, rates, loads, counts)
+def test_admissible_rate_undoes_the_measure(slo, mu, rho, c):
+    of, q = slo
     rate = rho * c * mu
-    target = measure(rate, mu, c, q=q)
+    target = measure((rate, mu, c), of, q)
     assume(target > 0)
     if of == "response":
         # Where hardly anyone waits, the response does not tell the rate.
         assume(mmc_avg_queue_wait(rate, mu, c) * mu > 1e-4)
-    if tail:
+    if q is not None:
         assume(erlang_c_wait_probability(rate, mu, c) > 1e-3)
-    found = admissible_mmc_arrival_rate(mu, c, target, of=of, q=q if tail else None)
+    found = admissible_mmc_arrival_rate(mu, c, target, of=of, q=q)
     assert found == pytest.approx(rate, rel=1e-6)
 
 
-@given(kinds, rates, counts, st.floats(0.001, 1000), percents)
-def test_admissible_rate_is_the_largest(kind, mu, c, services, q):
-    (of, tail), measure = kind, MEASURES[kind]
-    alone = {False: 1.0, True: -math.log(1 - q / 100)}[tail] if of == "response" else 0.0
-    assume(services > alone * 1.001)
+@given(slos, rates, counts, st.floats(0.001, 1000))
+def test_admissible_rate_is_the_largest(slo, mu, c, services):
+    of, q = slo
+    assume(services > service_alone(of, q) * 1.001)
     target = services / mu
-    rate = admissible_mmc_arrival_rate(mu, c, target, of=of, q=q if tail else None)
+    rate = admissible_mmc_arrival_rate(mu, c, target, of=of, q=q)
     assert 0 < rate < c * mu
-    assert measure(rate * (1 - 1e-9), mu, c, q=q) <= target * (1 + 1e-9)
+    assert measure((rate * (1 - 1e-9), mu, c), of, q) <= target * (1 + 1e-9)
     more = rate + 1e-4 * (c * mu - rate)
-    assert measure(more, mu, c, q=q) > target * (1 - 1e-12)
+    assert measure((more, mu, c), of, q) > target * (1 - 1e-12)
 
 
-@given(kinds, rates, st.floats(0.01, 100), percents)
-def test_admissible_rate_of_one_server_has_a_closed_form(kind, mu, services, q):
-    of, tail = kind
-    share = q if tail else None
-    alone = {False: 1.0, True: -math.log(1 - q / 100)}[tail] if of == "response" else 0.0
-    assume(services > alone * 1.001)
-    closed = admissible_mm1_arrival_rate(mu, services / mu, of=of, q=share)
-    halved = admissible_mmc_arrival_rate(mu, 1, services / mu, of=of, q=share)
+@given(slos, rates, st.floats(0.01, 100))
+def test_admissible_rate_of_one_server_has_a_closed_form(slo, mu, services):
+    of, q = slo
+    assume(services > service_alone(of, q) * 1.001)
+    closed = admissible_mm1_arrival_rate(mu, services / mu, of=of, q=q)
+    halved = admissible_mmc_arrival_rate(mu, 1, services / mu, of=of, q=q)
     assert halved == pytest.approx(closed, rel=1e-9, abs=1e-12 * mu)
 
 
-@given(kinds, st.floats(0.5, 50), st.floats(0.05, 10), percents)
-def test_the_two_inverses_agree(kind, load, services, q):
-    of, tail = kind
-    share = q if tail else None
-    alone = {False: 1.0, True: -math.log(1 - q / 100)}[tail] if of == "response" else 0.0
-    assume(services > alone * 1.001)
-    c = required_mmc_servers(load, 1.0, services, of=of, q=share)
-    most = admissible_mmc_arrival_rate(1.0, [c, max(c - 1, 1)], services, of=of, q=share)
+@given(slos, st.floats(0.5, 50), st.floats(0.05, 10))
+def test_the_two_inverses_agree(slo, load, services):
+    of, q = slo
+    assume(services > service_alone(of, q) * 1.001)
+    c = required_mmc_servers(load, 1.0, services, of=of, q=q)
+    most = admissible_mmc_arrival_rate(1.0, [c, max(c - 1, 1)], services, of=of, q=q)
     assert most[0] >= load * (1 - 1e-9)
     if c > 1:
         assert most[1] <= load * (1 + 1e-9)
@@ -421,12 +423,53 @@ def test_inverses_take_arrays():
     one = [[required_mmc_servers(a, 1.0, t, of="wait") for a in (0.5, 3.0, 30.0)] for t in (0.5, 2)]
     assert_array_equal(found, one)
     assert required_mmc_servers([], 1.0, 1.0, of="wait").shape == (0,)
-    rate = admissible_mmc_arrival_rate(1.0, [1, 2, 30], target, of="response", q=20)
-    assert rate.shape == (2, 3)
-    for i, j in np.ndindex(2, 3):
-        assert rate[i, j] == admissible_mmc_arrival_rate(
-            1.0, [1, 2, 30][j], target[i, 0], of="response", q=20
-        )
+    slo = {"of": "response", "q": 20}
+    rate = admissible_mmc_arrival_rate(1.0, [1, 2, 30], target, **slo)
+    one = [[admissible_mmc_arrival_rate(1.0, c, t, **slo) for c in (1, 2, 30)] for t in (0.5, 2)]
+    assert_array_equal(rate, one)
+
+
+# --- the square-root rule --------------------------------------------------------------------
+
+
+@given(st.floats(1, 900_000), st.floats(1e-6, 1 - 1e-6), rates)
+def test_square_root_rule_solves_its_equation(load, share, mu):
+    """The limit of C, written with another normal distribution, lies at `share`."""
+    normal = NormalDist()
+
+    def limit(spare):
+        gamma = max(spare, 0) / math.sqrt(load)
+        return 1 / (1 + gamma * normal.cdf(gamma) / normal.pdf(gamma))
+
+    c = square_root_servers(load * mu, mu, share)
+    assert type(c) is int
+    assert c > load * mu / mu
+    noise = 1e-9 * load
+    assert limit(c - load + noise) <= share * (1 + 1e-9)
+    if c - 1 > load:  # one less would leave too many waiting
+        assert limit(c - 1 - load - noise) >= share * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("share", "short"), [(0.9, {0, 1}), (0.1, {0, 1}), (0.01, {1, 2})])
+def test_square_root_rule_against_the_search(share, short):
+    load = np.append(np.linspace(1, 50, 197), np.geomspace(50, 10_000, 200))
+    exact = required_mmc_servers(load, 1.0, 0, of="wait", q=100 * (1 - share))
+    rule = square_root_servers(load, 1.0, share)
+    assert rule.dtype == np.int64
+    assert set((exact - rule).tolist()) == short
+
+
+def test_square_root_rule_by_hand():
+    # C = 1/2 where gamma Phi(gamma) = phi(gamma), at 0.506: 100 + 5.06 and 10,000 + 50.6.
+    assert_array_equal(square_root_servers([100, 10_000], 1.0, 0.5), [106, 10_051])
+    # However many may wait, the queue must be stable.
+    assert square_root_servers(3.0, 1.0, np.nextafter(1, 0)) == 4
+    assert square_root_servers([], 1.0, 0.5).shape == (0,)
+
+
+def test_square_root_rule_refuses():
+    with pytest.raises(ValueError, match="wait_probability must be < 1: got 1"):
+        square_root_servers(1.0, 1.0, 1.0)
 
 
 # --- G/G/c -----------------------------------------------------------------------------------
@@ -558,6 +601,8 @@ def test_a_load_too_large_is_refused_at_once():
     rule = "arrival_rate must be at most 900,000 times service_rate: got 1000000"
     with pytest.raises(ValueError, match=rule):
         required_mmc_servers(1e6, 1.0, 1.0, of="wait")
+    with pytest.raises(ValueError, match=rule):
+        square_root_servers(1e6, 1.0, 0.5)
 
 
 @pytest.mark.parametrize(("rate", "mu"), [(1e-75, 1e75), (1e-75, 1e-75), (1e75, 1e75)])

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from lib.mg1 import (
     kingman_wait_bound,
+    mg1_externality,
     mg1_queue_wait,
     mg1_response_time,
     mg1_wait_percentile_approximation,
@@ -23,12 +24,13 @@ QUEUE = {"arrival_rate": 0.5, "mean_service_time": 1.0, "service_time_cv": 0.7}
 CALLS = {
     mg1_queue_wait: QUEUE,
     mg1_response_time: QUEUE,
+    mg1_externality: {**QUEUE, "extra_service_time": 3.0},
     mg1_wait_tail_approximation: {**QUEUE, "time": 2.0},
     mg1_wait_percentile_approximation: {**QUEUE, "q": 99.0},
     kingman_wait_bound: {**QUEUE, "interarrival_cv": 1.3},
 }
 ARGUMENTS = [(f, kw, name) for f, kw in CALLS.items() for name in kw]
-ZERO_ALLOWED = {"service_time_cv", "interarrival_cv", "time"}
+ZERO_ALLOWED = {"service_time_cv", "interarrival_cv", "time", "extra_service_time"}
 
 means = st.floats(1e-3, 1e3)
 loads = st.floats(0.001, 0.999)
@@ -67,7 +69,7 @@ def wait_by_stages(arrival_rate, starts, stage_rates, moves, longest=400):
 
 
 def crommelin(arrival_rate, service, t):
-    """P(W_q > t) of M/D/1: a finite sum, exact while its alternating terms stay small."""
+    """Pr[W_queue > t] of M/D/1: a finite sum, exact while its alternating terms stay small."""
     total = 0.0
     for k in range(int(t / service) + 1):
         x = arrival_rate * (t - k * service)
@@ -79,18 +81,18 @@ def crommelin(arrival_rate, service, t):
 
 
 def test_by_hand():
-    # rho 0.5, s 1, C 1: M/M/1 waits 1. Constant service halves that: 0.5, and not 0.25.
+    # rho 0.5, E[D] 1, CV 1: M/M/1 waits 1. Constant service halves that: 0.5, and not 0.25.
     assert mg1_queue_wait(0.5, 1.0) == 1.0
     assert mg1_queue_wait(0.5, 1.0, 0.0) == 0.5
     assert mg1_response_time(0.5, 1.0, 0.0) == 1.5
-    # Services of 1 s and 3 s, half each: E[S] 2, E[S^2] 5, so 0.25 x 5 / (2 x 0.5) = 1.25 s.
+    # Services of 1 s and 3 s, half each: E[D] 2, E[D^2] 5, so 0.25 x 5 / (2 x 0.5) = 1.25 s.
     assert mg1_queue_wait(0.25, 2.0, 0.5) == 1.25
     assert type(mg1_queue_wait(0.25, 2, 0)) is float
 
 
 def test_one_long_prompt_in_a_hundred():
-    # 99 of 1 s and one of 100 s: E[S] 1.99, E[S^2] 100.99; at rho 0.5 the wait is 50.7 s,
-    # where the same mean without spread gives 1 s.
+    # 99 of 1 s and one of 100 s: E[D] 1.99, E[D^2] 100.99; at rho 0.5 the wait is 25.4 s,
+    # where the same mean without spread gives 1.0 s.
     sample = np.array([1.0] * 99 + [100.0])
     cv = sample.std() / sample.mean()
     rate = 0.5 / 1.99
@@ -100,7 +102,7 @@ def test_one_long_prompt_in_a_hundred():
 
 @pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_erlang_service_solved_as_a_chain(rho):
-    for k in (1, 2, 5):  # C^2 = 1/k
+    for k in (1, 2, 5):  # CV^2 = 1/k
         onward = np.eye(k, k=1)
         wait = wait_by_stages(rho, [1.0] + [0.0] * (k - 1), [float(k)] * k, onward, 300)
         assert mg1_queue_wait(rho, 1.0, k**-0.5) == pytest.approx(wait, rel=1e-9)
@@ -130,7 +132,7 @@ def test_variance_and_load_cost(mean, rho, cv, more):
     base = mg1_queue_wait(rho / mean, mean, cv)
     assert mg1_queue_wait(rho / mean, mean, cv + more) > base
     assert mg1_queue_wait(rho / mean * (1 - 1e-3), mean, cv) < base
-    # The wait is linear in C^2, with M/D/1 at half of M/M/1.
+    # The wait is linear in CV^2, with M/D/1 at half of M/M/1.
     constant = mg1_queue_wait(rho / mean, mean, 0.0)
     assert base == pytest.approx(constant * (1 + cv**2), rel=1e-12)
     assert constant == pytest.approx(mm1_stats(rho, 1.0).avg_queue_wait * mean / 2, rel=1e-11)
@@ -143,6 +145,36 @@ def test_arrays_by_broadcasting():
     assert mg1_wait_tail_approximation(0.5, 1, [0, 1], [[0], [1], [2]]).shape == (3, 2)
     assert mg1_wait_percentile_approximation([0.1, 0.5], 1, 1, 99).shape == (2,)
     assert kingman_wait_bound([0.1, 0.5], 1, [[1], [2]], 1).shape == (2, 2)
+
+
+# --- one more request ------------------------------------------------------------------------
+
+
+def test_externality_by_hand():
+    # rho 0.5, W_q 1.25 s: 10 s more delay the others by 0.25 / 0.5 x (12.5 + 50) s in all.
+    assert mg1_externality(0.25, 2.0, 0.5, 10.0) == 31.25
+    assert mg1_externality(0.25, 2.0, 0.5, 0.0) == 0.0
+    assert type(mg1_externality(0.25, 2, 0.5, 10)) is float
+    assert mg1_externality(0.25, 2, 0.5, [1, 2, 3]).shape == (3,)
+
+
+@given(means, loads, st.floats(0.1, 20), st.floats(0.01, 50))
+def test_externality_is_the_slope_of_all_waiting(mean, rho, cv, times):
+    # A small stream of requests of length x at rate e adds to the waiting per second of all
+    # others, lambda W_q, its own share being apart: the slope at e = 0, by central difference.
+    rate, x = rho / mean, times * mean
+    second = mean**2 * (1 + cv**2)
+
+    def waiting(e):
+        new = rate + e
+        average = (rate * mean + e * x) / new
+        spread = math.sqrt((rate * second + e * x**2) / new - average**2) / average
+        return rate * mg1_queue_wait(new, average, spread)
+
+    e = 1e-4 * (1 - rho) / x * min(1, rho)
+    slope = (waiting(e) - waiting(-e)) / (2 * e)
+    # Relative error of the difference: (e x / (1 - rho))^2 = 1e-8, and rounding over e.
+    assert mg1_externality(rate, mean, cv, x) == pytest.approx(slope, rel=1e-5)
 
 
 # --- the tail --------------------------------------------------------------------------------
@@ -258,7 +290,7 @@ def wait_of_dm1(rho):
 
 
 def test_kingman_by_hand():
-    # lambda 0.5, gaps of 2 s with C_a 3: 36 s^2; services of 1 s with C_s 1.5: 2.25 s^2.
+    # lambda 0.5, gaps of 2 s with CV_a 3: 36 s^2; services of 1 s with CV 1.5: 2.25 s^2.
     assert kingman_wait_bound(0.5, 1.0, 3.0, 1.5) == 0.5 * 38.25 / (2 * 0.5)
     assert kingman_wait_bound(0.5, 1.0, 0.0, 0.0) == 0.0
 
@@ -356,5 +388,6 @@ def test_refusals_of_the_bounds(changes, error, message):
 def test_no_size_overflows(rate, mean):
     assert 0 < mg1_queue_wait(rate, mean, 1e75) < INF
     assert 0 < kingman_wait_bound(rate, mean, 1e75, 1e75) < INF
+    assert 0 < mg1_externality(rate, mean, 1e75, 1e75) < INF
     assert 0 <= mg1_wait_tail_approximation(rate, mean, 1e75, 1e75) < 1
     assert 0 <= mg1_wait_percentile_approximation(rate, mean, 1e75, 99) < INF

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.traces import DATA, SHIPPED, arrival_rate, load, read_azure, read_mooncake
+from lib.traces import (
+    DATA,
+    SHIPPED,
+    arrival_rate,
+    load,
+    read_azure,
+    read_mooncake,
+    read_trace,
+)
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 DAY = "2023-11-16 18:15:46.6805900"
@@ -216,12 +224,93 @@ def test_broken_mooncake_files(text, message, tmp_path) -> None:
         read_mooncake(write(tmp_path / "t.jsonl", text))
 
 
+# Your own file ------------------------------------------------------------------------------------
+
+OWN = "timestamp,input_tokens,output_tokens"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        ("10", "10.5", "13"),
+        ("0", "0.5", "3.0"),
+        ("1e1", "1.05e1", "13"),
+        ("1700158546.25", "1700158546.75", "1700158549.25"),
+        ("2023-11-16 23:59:58", "2023-11-16 23:59:58.5", "2023-11-17 00:00:01"),
+        ("2023-11-16T23:59:58", "2023-11-16T23:59:58.5", "2023-11-17T00:00:01.000000000"),
+    ],
+)
+def test_own_files_in_seconds_or_calendar_stamps(stamps, end, tmp_path) -> None:
+    rows = [f"{stamp},{7 + i},{i}" for i, stamp in enumerate(stamps)]
+    log = read_trace(write(tmp_path / "t.csv", end.join([OWN, *rows, ""])))
+    assert log.arrival.tolist() == [0, 0.5, 3]
+    assert log.input_tokens.tolist() == [7, 8, 9]
+    assert log.output_tokens.tolist() == [0, 1, 2]
+    assert np.isnan(log.first_token).all()
+
+
+def test_own_column_names_read_azure_too() -> None:
+    path = DATA / SHIPPED["azure2023/code"]
+    own, azure = read_trace(path, tuple(HEADER.split(","))), read_azure(path)
+    for name in ("arrival", "input_tokens", "output_tokens"):
+        assert np.array_equal(getattr(own, name), getattr(azure, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"t\.csv: the file is empty"),
+        (OWN, r"t\.csv: no row follows the header"),
+        (f"{HEADER}\n0,1,2", r"t\.csv, line 1: the header must be timestamp,input_tokens,out"),
+        (f"{OWN}\n0,1", r"t\.csv, line 2: expected 3 fields"),
+        (f"{OWN}\n0,1,2\n\n1,1,2", r"t\.csv, line 3: expected 3 fields .*: got ''"),
+        (f"{OWN}\n-1,1,2", r"line 2: timestamp must be seconds, or a stamp like .*: got '-1'"),
+        (f"{OWN}\nnan,1,2", r"line 2: timestamp must be seconds, or a stamp like .*: got 'nan'"),
+        (f"{OWN}\n{DAY}Z,1,2", r"line 2: timestamp must be seconds, or a stamp like"),
+        (f"{OWN}\n0,1.5,2", r"line 2: input_tokens must be a whole number >= 0: got '1.5'"),
+        (f"{OWN}\n0,1,-2", r"line 2: output_tokens must be a whole number >= 0: got '-2'"),
+        (f"{OWN}\n0,1,", r"line 2: output_tokens must be a whole number >= 0: got ''"),
+        (f"{OWN}\n2,1,2\n1,1,2", r"line 3: timestamp must not precede .*: got '1' after '2'"),
+        (
+            f"{OWN}\n{DAY},1,2\n2023-11-16T18:15:45,1,2",
+            r"t\.csv, line 3: timestamp must not precede the line before it",
+        ),
+        (
+            f"{OWN}\n{DAY},1,2\n2023-02-30 00:00:00,1,2",
+            r"line 3: timestamp must be a date that exists: got '2023-02-30 00:00:00'",
+        ),
+        (
+            f"{OWN}\n{DAY},1,2\n2023,1,2",
+            rf"line 3: timestamp must be of one kind in all rows: got '2023' after '{DAY}'",
+        ),
+        (f"{OWN}\n0,1,2\n{DAY},1,2", r"line 3: timestamp must be of one kind in all rows"),
+    ],
+)
+def test_broken_own_files(text, message, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_trace(write(tmp_path / "t.csv", text))
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        (("t", "in"), ValueError, r"columns must be three different names: got \('t', 'in'\)"),
+        (("t", "in", "in"), ValueError, r"columns must be three different names"),
+        ("abc", TypeError, r"columns must be a tuple of names: got 'abc'"),
+    ],
+)
+def test_bad_column_names(columns, error, message, tmp_path) -> None:
+    with pytest.raises(error, match=message):
+        read_trace(write(tmp_path / "t.csv", f"{OWN}\n0,1,2"), columns)
+
+
 # Arrival rate -------------------------------------------------------------------------------------
 
 
 def test_ten_arrivals_bound_nine_gaps() -> None:
     assert arrival_rate(np.arange(10.0)) == 1.0
-    # A tool reported 10 / 9.676961812 = 1.0333821911 for these ten sends.
+    # Case L07: a tool reported 10 / 9.676961812 = 1.0333821911 for these ten sends.
     assert arrival_rate(np.linspace(3, 3 + 9.676961812, 10)) == pytest.approx(
         0.9300439719, abs=1e-9
     )
