@@ -40,11 +40,14 @@ def test_throughput():
     assert token_throughput([9, 12], 2.0) == 10.5
     assert token_throughput(21, 2.0) == 10.5
     assert token_throughput(np.full(3, 200, np.uint8), 2.0) == 300.0
+    # Case L11: 4 slots finish 2 requests of 40 tokens each in 10 s, and are half through a third.
+    assert token_throughput([40] * 8, 10.0) == 32.0
+    assert token_throughput([40] * 8 + [20] * 4, 10.0) == 40.0
     assert {type(f(3, 2)) for f in (request_throughput, token_throughput)} == {float}
 
 
 def test_throughput_of_a_burst():
-    # vllm-project/vllm#3096: 1000 requests into 2.3 req/s end after 434.78 s.
+    # Case L03 (vllm-project/vllm#3096): 1000 requests into 2.3 req/s end after 434.78 s.
     assert request_throughput(1000, 434.7826) == pytest.approx(2.3, abs=1e-6)
 
 

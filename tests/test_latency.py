@@ -224,7 +224,7 @@ def test_normalized_latency_includes_the_first_token():
 def test_e2e_from_its_entries():
     assert e2e_from_ttft_tpot(1.0, 0.02, 101) == pytest.approx(3.0, abs=1e-15)
     assert e2e_from_ttft_tpot(0.7, 123.0, 1) == 0.7  # one token: no step after the first
-    # One stream, N / (TTFT + (N - 1) / rate): lightseekorg/tokenspeed#921.
+    # Case P07: one stream, N / (TTFT + (N - 1) / rate), warm and cold.
     for first, tokens_per_s in ((0.656, 43.307), (3.37, 38.848)):
         assert 1024 / e2e_from_ttft_tpot(first, 1 / 44.5, 1024) == pytest.approx(
             tokens_per_s, abs=0.001

@@ -27,7 +27,7 @@ def nearest_rank(sample, q, failed=0):
 @pytest.mark.parametrize(
     ("sample", "q", "method", "expected"),
     [
-        ([10, 20, 30], 99, "nearest_rank", 30.0),  # not the median: cs249r_book#1936
+        ([10, 20, 30], 99, "nearest_rank", 30.0),  # Case P01: not the median 20
         ([10, 20, 30], 99, "linear", 29.8),
         (range(1, 11), 90, "nearest_rank", 9.0),  # a float cumulative sum gives 10
         (range(1, 21), 50, "nearest_rank", 10.0),  # and 11 here
@@ -43,7 +43,7 @@ def test_values(sample, q, method, expected):
 
 
 def test_failures_rank_above_every_value():
-    # ai-dynamo/aiperf#688: nine successes of 100 ms and one failure.
+    # Case P03 (ai-dynamo/aiperf#688): nine successes of 100 ms and one failure.
     nine = [100.0] * 9
     assert percentile(nine, 95, "nearest_rank").value == 100.0
     assert percentile(nine, 90, "nearest_rank", failed=1).value == 100.0

@@ -222,3 +222,15 @@ def test_ttft_parts_name_the_missing_stamp():
     )
     with pytest.raises(ValueError, match="prefill_end is missing for 1 of 1 requests"):
         log.ttft_parts()
+
+
+def test_work_done_for_aborted_requests_is_counted_apart():
+    """Case L13: five requests of 602 prompt tokens, all given up before their first token."""
+    log = RequestLog(
+        arrival=np.zeros(5),
+        input_tokens=np.full(5, 602.0),
+        output_tokens=np.zeros(5),
+        succeeded=np.zeros(5, dtype=bool),
+    )
+    assert log.input_tokens.sum() == 3010
+    assert log.where(log.succeeded).input_tokens.sum() == 0
