@@ -7,7 +7,7 @@ steps a length in seconds.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lib._validate import FloatArray, count, nonnegative, require
+from lib._validate import FloatArray, count, nonnegative, one, require
 from lib.record import RequestLog
 
 
@@ -237,6 +237,8 @@ class Scheduler(ABC):
         if request.req_id in self._live_ids:
             raise ValueError(f"req_id must be unique among live requests: got {request.req_id!r}")
         self.check(request)
+        if not self._lets_in(request):
+            return
         self._queue(request)
         request.arrived = self.time_step
         self._live_ids.add(request.req_id)
@@ -248,6 +250,10 @@ class Scheduler(ABC):
         ------
         ValueError : with the reason.
         """
+
+    def _lets_in(self, request: Request) -> bool:
+        """Whether a request that fits may come in now; most policies take all."""
+        return True
 
     @abstractmethod
     def _queue(self, request: Request) -> None:
@@ -935,6 +941,39 @@ class QueueBackScheduler(TokenBudgetScheduler):
 
     def _requeue(self, job: _Job) -> None:
         self._waiting.append(job)
+
+
+class DoorScheduler(TokenBudgetScheduler):
+    """The real engine's rule behind a door: `submit` may refuse a request, by the load inside.
+
+    A request is let in if its load and that of all unfinished requests sum to at most `most`. One
+    that is refused stays as it was: `arrived` is None, and it may be submitted again.
+
+    Parameters
+    ----------
+    load : what one request counts for now, a number >= 0, from its token counts and `prefilled`
+        (`decoded` lags, see `work`): `lambda request: 1` counts heads. Each submission asks it of
+        every unfinished request.
+    most : the largest sum that is let in, >= 0. A request that alone exceeds it never comes in.
+    limits : as TokenBudgetScheduler.
+
+    Raises
+    ------
+    TypeError, ValueError : `load` is not a function, `most` is not a number >= 0, or as
+        TokenBudgetScheduler. `submit` : a load that is not a number >= 0; nothing is queued then.
+    """
+
+    def __init__(self, load: Callable[[Request], float], most: float, **limits: Any) -> None:
+        super().__init__(**limits)
+        if not callable(load):
+            raise TypeError(f"load must be a function of a Request: got {load!r}")
+        self.load = load
+        self.most = one("most", nonnegative("most", most))
+
+    def _lets_in(self, request: Request) -> bool:
+        inside = [job.request for job in (*self._running, *self._waiting)]
+        loads = nonnegative("load", [self.load(r) for r in [*inside, request]])
+        return bool(loads.sum() <= self.most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,8 @@ class Simulation:
 
     Parameters
     ----------
-    requests : the workload's rows in their order, with every stamp (s); `queued` is `arrival`.
+    requests : the workload's rows in their order, with every stamp (s); `queued` is `arrival`. A
+        request that the scheduler refused has no stamp but `arrival`.
     preemptions : (n,) how often each request was thrown out.
     events : (m, 9) one row for each step, or for several that repeat one decode batch: start (s),
         steps, then the first step's counts, in the order of `StepLog`.
@@ -100,8 +101,10 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
 
     Returns
     -------
-    Simulation, every request finished. `output_tokens` is what was emitted: less than asked where
-    the scheduler's `max_model_len` cuts a request.
+    Simulation, every request finished that the scheduler lets in. `output_tokens` is what was
+    emitted: less than asked where the scheduler's `max_model_len` cuts a request. Of a request that
+    the scheduler refuses (`DoorScheduler`) every stamp but `arrival` is missing, `output_tokens` is
+    0 and `succeeded` is False, so that `metrics()` leaves it out.
 
     Raises
     ------
@@ -153,6 +156,8 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
             scheduler.submit(requests[coming])
             now = max(now, due[coming])  # the step starts once they are all there
             coming += 1
+        if not scheduler.unfinished:
+            continue  # all were refused: no step
         run = scheduler.run()
         if run.steps:
             _, decodes, context, chunk, prefilled, _ = run
@@ -188,17 +193,19 @@ def simulate(workload: RequestLog, scheduler: Scheduler, step_time: StepTime) ->
         for i in finished:
             last_token[i] = now
 
-    emitted = np.empty(len(requests))
+    emitted, let_in = np.empty(len(requests)), np.empty(len(requests), dtype=np.bool_)
     emitted[order] = [request.decoded for request in requests]
+    let_in[order] = [request.arrived is not None for request in requests]
     log = RequestLog(
         arrival=arrival,
-        queued=arrival,
+        queued=np.where(let_in, arrival, nan),
         input_tokens=workload.input_tokens,
         output_tokens=emitted,
         scheduled=np.array(scheduled),
         prefill_end=np.array(prefill_end),
         first_token=np.array(first_token),
         last_token=np.array(last_token),
+        succeeded=let_in,
         request_id=workload.request_id,
     )
     return Simulation(

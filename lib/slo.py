@@ -95,7 +95,7 @@ def burn_rate(missed: ArrayLike, total: ArrayLike, target: ArrayLike) -> FloatOr
     ------
     ValueError : as `error_budget`; no request; more misses than requests.
 
-    Source: Beyer et al., The Site Reliability Workbook (2018), chapter 5.
+    Source: The Site Reliability Workbook (2018), chapter 5, Alerting on SLOs: alert on burn rate.
     """
     k, n = count("missed", missed), count("total", total, minimum=1)
     together(missed=k, total=n, target=real("target", target))

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -60,6 +60,8 @@ rates = st.floats(1e-3, 1e3)
 loads = st.floats(0.01, 0.99)
 counts = st.integers(1, 40)
 percents = st.floats(1, 99.9)
+# For slow tests that catch the same broken formulas with half the examples.
+half = settings(max_examples=50)
 
 
 @cache
@@ -182,6 +184,7 @@ def test_blocking_needs_no_stable_queue():
         )
 
 
+@half
 @given(rates, loads, counts)
 def test_b_and_c(mu, rho, c):
     rate = rho * c * mu
@@ -219,6 +222,7 @@ def test_tails_by_summing_over_states(servers, load, t):
     assert mmc_response_tail(*args, t) == pytest.approx(expected, rel=1e-9)
 
 
+@half
 @given(rates, loads, st.floats(0, 20), percents)
 def test_one_server_is_mm1(mu, rho, services, q):
     rate, t = rho * mu, services / mu
@@ -252,12 +256,14 @@ def test_percentiles_are_where_the_tails_are_p(mu, rho, c, q):
     assert response >= -math.log(p) / mu * (1 - 1e-12)
 
 
+@half
 @given(rates, loads, counts)
 def test_mean_service_plus_p99_wait_is_too_low(mu, rho, c):
     queue = rho * c * mu, mu, c
     assert 1 / mu + mmc_wait_percentile(*queue, 99) < mmc_response_percentile(*queue, 99)
 
 
+@half
 @given(rates, loads, counts)
 def test_tails_integrate_to_the_means(mu, rho, c):
     queue = rho * c * mu, mu, c
@@ -370,6 +376,7 @@ def test_required_servers_by_hand():
     assert required_mmc_servers(10_000, 1.0, 0.01, of="wait", q=90) - 10_000 < 2 * 100
 
 
+@half
 @given(slos, rates, loads, counts)
 def test_admissible_rate_undoes_the_measure(slo, mu, rho, c):
     of, q = slo
@@ -385,6 +392,7 @@ def test_admissible_rate_undoes_the_measure(slo, mu, rho, c):
     assert found == pytest.approx(rate, rel=1e-6)
 
 
+@half
 @given(slos, rates, counts, st.floats(0.001, 1000))
 def test_admissible_rate_is_the_largest(slo, mu, c, services):
     of, q = slo
@@ -397,6 +405,7 @@ def test_admissible_rate_is_the_largest(slo, mu, c, services):
     assert measure((more, mu, c), of, q) > target * (1 - 1e-12)
 
 
+@half
 @given(slos, rates, st.floats(0.01, 100))
 def test_admissible_rate_of_one_server_has_a_closed_form(slo, mu, services):
     of, q = slo
@@ -432,6 +441,7 @@ def test_inverses_take_arrays():
 # --- the square-root rule --------------------------------------------------------------------
 
 
+@half
 @given(st.floats(1, 900_000), st.floats(1e-6, 1 - 1e-6), rates)
 def test_square_root_rule_solves_its_equation(load, share, mu):
     """The limit of C, written with another normal distribution, lies at `share`."""

@@ -19,6 +19,7 @@ from lib.engine_runs import SHIPPED_RECORDS, load_scheduler_record
 from lib.scheduling import (
     ContinuousBatchScheduler,
     DecodeFirstScheduler,
+    DoorScheduler,
     PrefillFirstScheduler,
     QueueBackScheduler,
     Request,
@@ -921,6 +922,151 @@ def test_a_million_tokens_are_one_run():
     scheduler = engine((1, 10**6), num_kv_blocks=10**6, max_model_len=2 * 10**6)
     scheduler.work()
     assert scheduler.run().steps == 10**6 - 1
+
+
+# --- the door --------------------------------------------------------------------------------
+
+
+def heads(request):
+    return 1
+
+
+def to_compute(request):
+    return request.input_tokens - request.prefilled
+
+
+def door(load=heads, most=2, **limits):
+    return DoorScheduler(load, most, **(SMALL | limits))
+
+
+def test_the_door_counts_who_waits_runs_and_comes():
+    scheduler = door(max_num_seqs=1)
+    requests = [Request(i, 3, 2) for i in range(4)]
+    for request in requests[:3]:
+        scheduler.submit(request)
+    assert [request.arrived for request in requests] == [0, 0, None, None]
+    step = scheduler.step()
+    assert (step.running, step.waiting) == ([0], [1])
+    scheduler.submit(requests[2])  # still full: one runs, one waits
+    assert requests[2].arrived is None
+    scheduler.step()  # the first is done
+    scheduler.submit(requests[2])  # a refused request may come again
+    scheduler.submit(requests[3])
+    assert [request.arrived for request in requests] == [0, 0, 2, None]
+    scheduler.run_until_done()
+    assert [request.finished for request in requests] == [True, True, True, False]
+    assert stamps(requests[3]) == (None,) * 5
+
+
+@pytest.mark.parametrize(("steps", "room"), [(0, 2), (1, 10), (2, 14)])
+def test_the_door_asks_for_the_load_of_now(steps, room):
+    """A budget of 8 tokens: 12 prompt tokens to compute, then 4, then none; 14 are let in."""
+    scheduler = door(to_compute, 14)
+    scheduler.submit(Request("a", 12, 9))
+    for _ in range(steps):
+        scheduler.step()
+    over, fits = Request("over", room + 1, 1), Request("fits", room, 1)
+    scheduler.submit(over)
+    scheduler.submit(fits)
+    assert (over.arrived, fits.arrived) == (None, steps)
+
+
+@given(cases(), st.sampled_from([heads, to_compute]), st.integers(0, 200))
+def test_behind_the_door_the_load_never_exceeds_the_threshold(case, load, most):
+    if case.policy != "admission":
+        return
+    scheduler = DoorScheduler(load, most, **case.limits)
+    sizes = zip(case.prompts, case.answers, strict=True)
+    requests = [Request(i, *size) for i, size in enumerate(sizes)]
+    for _ in until(lambda: scheduler.time_step > max(case.arrival) and not scheduler.unfinished):
+        for request, due in zip(requests, case.arrival, strict=True):
+            if due != scheduler.time_step:
+                continue
+            here = [r for r in requests if r.arrived is not None and not r.finished]
+            total = sum(map(load, [*here, request]))
+            scheduler.submit(request)
+            assert (request.arrived is not None) == (total <= most)
+        scheduler.step()
+    for request in requests:
+        assert request.finished == (request.arrived is not None)
+
+
+@given(cases())
+def test_an_open_door_is_the_real_rule(case):
+    if case.policy != "admission":
+        return
+    ours, theirs = DoorScheduler(heads, 1e9, **case.limits), case.scheduler()
+    both = [[Request(i, *n) for i, n in enumerate(zip(case.prompts, case.answers, strict=True))]]
+    both.append([Request(r.req_id, r.input_tokens, r.output_tokens) for r in both[0]])
+    for _ in until(lambda: over(case, ours, theirs)):
+        submit_due(case, both[0], ours, now=ours.time_step)
+        submit_due(case, both[1], theirs, now=theirs.time_step)
+        assert ours.step() == theirs.step()
+
+
+def test_what_exceeds_the_threshold_alone_never_comes_in():
+    scheduler = door(to_compute, 10)
+    scheduler.submit(large := Request("large", 11, 1))
+    assert (large.arrived, scheduler.unfinished) == (None, 0)
+    scheduler.submit(Request("just", 10, 1))
+    assert scheduler.unfinished == 1
+    shut = door(heads, 0)
+    shut.submit(Request("a", 1, 1))
+    assert shut.unfinished == 0
+
+
+def test_a_fault_is_an_error_at_a_shut_door_too():
+    scheduler = door(heads, 0, max_model_len=8)
+    with pytest.raises(TypeError, match="request must be a Request: got 'a'"):
+        scheduler.submit("a")
+    with pytest.raises(ValueError, match="input_tokens must be below max_model_len = 8"):
+        scheduler.submit(Request("a", 8, 1))
+    used = Request("a", 1, 1)
+    used.finished = True
+    with pytest.raises(ValueError, match="request must be new"):
+        scheduler.submit(used)
+
+
+@pytest.mark.parametrize(
+    ("load", "most", "error", "message"),
+    [
+        (1, 2, TypeError, "load must be a function of a Request: got 1"),
+        (None, 2, TypeError, "load must be a function of a Request: got None"),
+        (heads, -1, ValueError, "most must be >= 0: got -1"),
+        (heads, float("nan"), ValueError, "most must be finite"),
+        (heads, float("inf"), ValueError, "most must be finite"),
+        (heads, "2", TypeError, "most must be a real number"),
+        (heads, None, TypeError, "most must be a real number"),
+        (heads, [1, 2], TypeError, "most must be one number"),
+    ],
+)
+def test_the_door_refuses_bad_arguments(load, most, error, message):
+    with pytest.raises(error, match=message):
+        door(load, most)
+
+
+def test_the_door_checks_its_limits_like_any_engine():
+    with pytest.raises(ValueError, match="max_num_seqs must be >= 1: got 0"):
+        door(max_num_seqs=0)
+    with pytest.raises(TypeError, match="num_kv_blocks"):
+        DoorScheduler(heads, 1, max_num_seqs=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (-1, ValueError, "load must be >= 0: got -1"),
+        (float("nan"), ValueError, "load must be finite"),
+        (float("inf"), ValueError, "load must be finite"),
+        (None, TypeError, "load must be a real number"),
+        ("1", TypeError, "load must be a real number"),
+    ],
+)
+def test_a_bad_load_lets_nobody_in(value, error, message):
+    scheduler = door(lambda request: value)
+    with pytest.raises(error, match=message):
+        scheduler.submit(request := Request("a", 1, 1))
+    assert (scheduler.unfinished, request.arrived) == (0, None)
 
 
 # --- the real rule: refusals -----------------------------------------------------------------

@@ -9,7 +9,13 @@ from plain_engine import plain_simulate
 
 from lib import simulator
 from lib.record import RequestLog
-from lib.scheduling import ContinuousBatchScheduler, Request, Scheduler, TokenBudgetScheduler
+from lib.scheduling import (
+    ContinuousBatchScheduler,
+    DoorScheduler,
+    Request,
+    Scheduler,
+    TokenBudgetScheduler,
+)
 from lib.simulator import SLACK, Simulation
 from lib.step_time import StepTime
 
@@ -275,6 +281,53 @@ def test_labels_stay_with_their_rows():
     requests = simulate(log, engine(), SECOND).requests
     assert requests.request_id.tolist() == ["late", "early"]
     assert requests.last_token.tolist() == [2.0, 1.0]
+
+
+# --- requests that the scheduler refuses -----------------------------------------------------
+
+
+def door(most, load=lambda request: 1):
+    return engine(policy=lambda **limits: DoorScheduler(load, most, **limits))
+
+
+def test_a_refused_request_has_no_stamp_and_no_metrics():
+    """Two may be inside; the third comes while they are, the fourth when both are done."""
+    log = workload([5.5, 0.0, 0.5, 1.5], [1, 1, 1, 1], [2, 4, 4, 9])
+    run = simulate(log, door(2), SECOND)
+    requests = run.requests
+    assert requests.succeeded.tolist() == [True, True, True, False]
+    for name in ("queued", *STAMPS):
+        assert np.isnan(getattr(requests, name)).tolist() == [False, False, False, True], name
+    assert requests.arrival.tolist() == log.arrival.tolist()
+    assert requests.output_tokens.tolist() == [2, 4, 4, 0]
+    assert run.preemptions.tolist() == [0] * 4
+    metrics = requests.metrics()
+    assert metrics.request_id.tolist() == [0, 1, 2]
+    assert metrics.ttft.tolist() == [1.0, 1.0, 1.5]
+    # The others are served as if it had not come.
+    alone = simulate(log.where(requests.succeeded), engine(), SECOND)
+    assert np.array_equal(alone.requests.last_token, requests.last_token[:3])
+    assert np.array_equal(alone.events, run.events)
+    with pytest.raises(ValueError, match="first_token is missing for 1 of 4 requests"):
+        requests.column("first_token")
+
+
+def test_nobody_let_in_is_no_step():
+    run = simulate(workload([0.0, 3.0, 3.0], [1, 1, 1], [1, 1, 1]), door(0), SECOND)
+    assert not run.requests.succeeded.any()
+    assert run.events.shape == (0, 9)
+    assert run.steps().start.size == 0
+    assert run.requests.metrics().ttft.size == 0
+
+
+def test_an_idle_engine_that_refuses_starts_with_the_next():
+    def prompt(request):
+        return request.input_tokens
+
+    log = workload([0.0, 1.0, 2.0], [7, 2, 7], [1, 1, 1])
+    run = simulate(log, door(5, prompt), SECOND)
+    assert run.requests.succeeded.tolist() == [False, True, False]
+    assert run.steps().start.tolist() == [1.0]
 
 
 # --- cost grows with events ------------------------------------------------------------------
