@@ -99,7 +99,7 @@ def fleet_cost(
     replica : its limits; `step_time`, `slowdown` (a factor of it) and `num_kv_blocks` (cut to a
         whole number) replace its own.
     tpot_slo : limit of the mean step (s), for `largest_batch`.
-    load_share : eta, the share of X(B*) at which a replica meets the SLO.
+    load_share : eta, the share of X(B_full) at which a replica meets the SLO.
     arrival_rate, headroom : lambda (1/s), h.
     good_share : share of the output tokens that belong to good requests.
     gpus_per_replica, price_per_gpu_hour : n_gpu, p_gpu.
@@ -108,7 +108,7 @@ def fleet_cost(
 
     Returns
     -------
-    (R, C_tok): replicas, and the currency of p_gpu per 10^6 tokens.
+    (n_rep, C_tok): replicas, and the currency of p_gpu per 10^6 tokens.
 
     Raises
     ------
@@ -164,10 +164,10 @@ def step_time_draws(fit: Fit, draws: int, generator: np.random.Generator) -> tup
 class Plan:
     """What to buy, what it costs, and what decides about it; see `plan`.
 
-    replicas, cost : R, and the price of 10^6 good tokens. replicas_interval, cost_interval : 95 %
+    replicas, cost : n_rep, and the price of 10^6 good tokens. replicas_interval, cost_interval : 95 %
     of the draws. attainment, good_share : requests and output tokens that are good, in a
     simulation of the fleet. rate : what one replica sustains (requests/s). load_share : that over
-    X(B*). batch, limit : B*, and what limits it. swings : each input alone, the largest first, on
+    X(B_full). batch, limit : B_full, and what limits it. swings : each input alone, the largest first, on
     the cost before rounding, which is `unrounded_cost`.
     """
 

@@ -33,7 +33,7 @@ MM1_P99_WAITS = MappingProxyType({0.5: 7.82, 0.7: 13.4, 0.9: 46.1})
 
 
 def relative_error(printed: ArrayLike, true: ArrayLike) -> FloatOrArray:
-    """Relative error of a printed formula, eps = f / g - 1 (eq-errata).
+    """Relative error of a printed formula, e = f / g - 1 (eq-errata).
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def relative_error(printed: ArrayLike, true: ArrayLike) -> FloatOrArray:
 
     Returns
     -------
-    eps: negative where the printed value is too small.
+    e: negative where the printed value is too small.
 
     Raises
     ------
