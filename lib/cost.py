@@ -164,11 +164,11 @@ def step_time_draws(fit: Fit, draws: int, generator: np.random.Generator) -> tup
 class Plan:
     """What to buy, what it costs, and what decides about it; see `plan`.
 
-    replicas, cost : n_rep, and the price of 10^6 good tokens. replicas_interval, cost_interval : 95 %
-    of the draws. attainment, good_share : requests and output tokens that are good, in a
+    replicas, cost : n_rep, and the price of 10^6 good tokens. replicas_interval, cost_interval :
+    95 % of the draws. attainment, good_share : requests and output tokens that are good, in a
     simulation of the fleet. rate : what one replica sustains (requests/s). load_share : that over
-    X(B_full). batch, limit : B_full, and what limits it. swings : each input alone, the largest first, on
-    the cost before rounding, which is `unrounded_cost`.
+    X(B_full). batch, limit : B_full, and what limits it. swings : each input alone, the largest
+    first, on the cost before rounding, which is `unrounded_cost`.
     """
 
     replicas: int
