@@ -33,8 +33,8 @@ from lib.traces import arrival_rate
 ROUNDING = 1e-9
 """Share by which a quotient of rates may exceed a whole number and still be it: float64 rounds."""
 
-DOUBLINGS = 30
-"""How often `sustainable_rate` halves or doubles a rate before it gives up."""
+HALVINGS = 30
+"""How often `sustainable_rate` halves a rate before it gives up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,10 +360,10 @@ def sustainable_rate(
 ) -> float:
     """The arrival rate at which one replica just meets an SLO, X_SLO (eq-capacity-sustainable).
 
-    The workload's arrivals are stretched or squeezed to a rate and simulated. From X(B_full) the
-    rate is doubled or halved until attainment crosses the target, then the bracket is halved in
-    ratio. Attainment falls with the rate but for noise: the search ends at a crossing, maybe not
-    the only one.
+    The workload's arrivals are stretched or squeezed to a rate and simulated. From X(B_full), which
+    no replica exceeds for long, the rate is halved until the target is met, then the bracket is
+    halved in ratio. Attainment falls with the rate but for noise: the search ends at a crossing,
+    maybe not the only one.
 
     Parameters
     ----------
@@ -371,24 +371,27 @@ def sustainable_rate(
     workload : arrivals (s) and lengths; their pattern is kept, its clock is scaled.
     target : attainment wanted, a share in (0, 1).
     ttft_slo, tpot_slo, e2e_slo : as `goodput.attainment`.
-    precision : the bracket's width in the end, as a share of the rate.
+    precision : the bracket's width in the end, as a share of the rate, from 1e-6 to below 1.
 
     Returns
     -------
-    Requests per second: the target is met here, and missed `precision` above.
+    Requests per second, at most X(B_full): the target is met here, and below that limit it is
+    missed `precision` above.
 
     Raises
     ------
     TypeError, ValueError : as `simulate` and `attainment`; `target` is not in (0, 1); `precision`
-        is not positive; fewer than two arrivals; the target is met even with all requests at once,
-        or missed however slowly they come.
+        is out of range; fewer than two arrivals; the target is met at twice X(B_full), so that the
+        workload is too short to tell; or it is missed however slowly the requests come.
     """
     of_kind("replica", replica, Replica)
     of_kind("workload", workload, RequestLog)
     goal = positive("target", target)
     require("target", goal, goal < 1, "< 1: a share that leaves room for a miss")
     share = one("target", goal)
-    width = one("precision", positive("precision", precision))
+    step = positive("precision", precision)
+    require("precision", step, (step >= 1e-6) & (step < 1), "a share from 1e-6 to below 1")
+    width = one("precision", step)
     arrival = workload.column("arrival")
     base = arrival_rate(arrival)
 
@@ -397,28 +400,26 @@ def sustainable_rate(
         metrics = serve(replica, scaled).metrics()
         return attainment(metrics, ttft_slo, tpot_slo, e2e_slo).ratio >= share
 
-    if meets(0.0):
-        raise ValueError(
-            f"workload must be long enough to overload the replica: even with all "
-            f"{len(workload)} requests at once {share:.6g} of them meet the limits"
-        )
     load = Load(workload.column("input_tokens"), workload.column("output_tokens"))
-    rate = float(replica_rate(replica, load, largest_batch(replica, load).batch))
-    low = high = rate
-    if meets(base / rate):
-        high = 2 * low
-        while meets(base / high):
-            low, high = high, 2 * high
-    else:
-        for _ in range(DOUBLINGS):
-            low, high = low / 2, low
-            if meets(base / low):
-                break
-        else:
+    full = float(replica_rate(replica, load, largest_batch(replica, load).batch))
+    if meets(base / full):
+        if meets(base / (2 * full)):
             raise ValueError(
-                f"target must be within reach: even at {low:.3g} requests/s fewer than "
-                f"{share:.6g} of the requests meet the limits"
+                f"workload must be long enough to overload the replica: its {len(workload)} "
+                f"requests meet the target even at {2 * full:.3g} requests/s, twice what a full "
+                "batch finishes"
             )
+        return full
+    low = full
+    for _ in range(HALVINGS):
+        low, high = low / 2, low
+        if meets(base / low):
+            break
+    else:
+        raise ValueError(
+            f"target must be within reach: even at {low:.3g} requests/s fewer than "
+            f"{share:.6g} of the requests meet the limits"
+        )
     while high > low * (1 + width):
         middle = sqrt(low * high)
         low, high = (middle, high) if meets(base / middle) else (low, middle)

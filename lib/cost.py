@@ -18,6 +18,7 @@ from lib._validate import (
     one,
     positive,
     real,
+    require,
     result,
     together,
 )
@@ -99,9 +100,9 @@ def fleet_cost(
     replica : its limits; `step_time`, `slowdown` (a factor of it) and `num_kv_blocks` (cut to a
         whole number) replace its own.
     tpot_slo : limit of the mean step (s), for `largest_batch`.
-    load_share : eta, the share of X(B_full) at which a replica meets the SLO.
+    load_share : eta, the share of X(B_full) at which a replica meets the SLO, in (0, 1].
     arrival_rate, headroom : lambda (1/s), h.
-    good_share : share of the output tokens that belong to good requests.
+    good_share : share of the output tokens that belong to good requests, in (0, 1].
     gpus_per_replica, price_per_gpu_hour : n_gpu, p_gpu.
     whole : False does not round the replicas up: the cost of a fleet so large that it does not
         matter.
@@ -113,23 +114,34 @@ def fleet_cost(
     Raises
     ------
     TypeError, ValueError : as `capacity.largest_batch`, `required_replicas` and
-        `cost_per_million_tokens`.
+        `cost_per_million_tokens`; an argument of another kind; a share out of range.
     """
+    of_kind("load", load, Load)
+    of_kind("replica", replica, Replica)
+    of_kind("step_time", step_time, StepTime)
     slow = one("slowdown", positive("slowdown", slowdown))
+    blocks = one("num_kv_blocks", positive("num_kv_blocks", num_kv_blocks))
+    rate = one("arrival_rate", positive("arrival_rate", arrival_rate))
     lines = tuple(tuple(slow * x for x in line) for line in step_time.lines)
     engine = replace(
         replica,
         step_time=StepTime(lines),  # type: ignore[arg-type]
-        num_kv_blocks=int(num_kv_blocks),
+        num_kv_blocks=int(blocks),
     )
     batch = largest_batch(engine, load, tpot_slo).batch
-    each = load_share * float(replica_rate(engine, load, batch))
-    replicas = float(required_replicas(arrival_rate, each, headroom))
+    each = _share("load_share", load_share) * float(replica_rate(engine, load, batch))
+    replicas = float(required_replicas(rate, each, headroom))
     if not whole:
-        replicas = arrival_rate * (1 + headroom) / each
-    good = arrival_rate * load.mean_output * good_share
+        replicas = rate * (1 + headroom) / each
+    good = rate * load.mean_output * _share("good_share", good_share)
     cost = cost_per_million_tokens(price_per_gpu_hour, gpus_per_replica, good / replicas)
     return replicas, float(cost)
+
+
+def _share(name: str, value: float) -> float:
+    share = positive(name, value)
+    require(name, share, share <= 1, "a share in (0, 1]: 0.99, not 99")
+    return one(name, share)
 
 
 def step_time_draws(fit: Fit, draws: int, generator: np.random.Generator) -> tuple[StepTime, ...]:
@@ -166,9 +178,10 @@ class Plan:
 
     replicas, cost : n_rep, and the price of 10^6 good tokens. replicas_interval, cost_interval :
     95 % of the draws. attainment, good_share : requests and output tokens that are good, in a
-    simulation of the fleet. rate : what one replica sustains (requests/s). load_share : that over
-    X(B_full). batch, limit : B_full, and what limits it. swings : each input alone, the largest
-    first, on the cost before rounding, which is `unrounded_cost`.
+    simulation of the fleet; target : the attainment asked for. rate : what one replica sustains
+    (requests/s). load_share : that over X(B_full). batch, limit : B_full, and what limits it.
+    swings : each input alone, the largest first, on the cost before rounding, which is
+    `unrounded_cost`.
     """
 
     replicas: int
@@ -176,6 +189,7 @@ class Plan:
     replicas_interval: tuple[int, int]
     cost_interval: tuple[float, float]
     attainment: float
+    target: float
     good_share: float
     rate: float
     load_share: float
@@ -187,6 +201,7 @@ class Plan:
     def __str__(self) -> str:
         low, high = self.replicas_interval
         cheap, dear = self.cost_interval
+        short = "" if self.attainment >= self.target else f": BELOW the {self.target:.1%} asked"
         most = [
             f"  {swing.name:<19}{swing.low / self.unrounded_cost - 1:+.0%} to "
             f"{swing.high / self.unrounded_cost - 1:+.0%}"
@@ -196,7 +211,7 @@ class Plan:
             [
                 f"replicas            {self.replicas} [{low}, {high}]",
                 f"cost per 1e6 tokens {self.cost:.3f} [{cheap:.3f}, {dear:.3f}]",
-                f"attainment          {self.attainment:.1%} in a simulation of the fleet",
+                f"attainment          {self.attainment:.1%} in a simulation of the fleet{short}",
                 f"one replica         {self.rate:.2f} requests/s, {self.load_share:.0%} of a full "
                 f"batch of {self.batch:.0f} (limit: {self.limit})",
                 "matters most:",
@@ -253,6 +268,11 @@ def plan(
     of_kind("replica", replica, Replica)
     of_kind("generator", generator, np.random.Generator)
     many = int(one("draws", count("draws", draws, minimum=2)))
+    _check_ranges({} if ranges is None else ranges)
+    one("headroom", nonnegative("headroom", headroom))
+    price = nonnegative("price_per_gpu_hour", price_per_gpu_hour)
+    one("price_per_gpu_hour", price)
+    one("gpus_per_replica", count("gpus_per_replica", gpus_per_replica, minimum=1))
     rate = arrival_rate(workload.column("arrival"))
     load = Load(workload.column("input_tokens"), workload.column("output_tokens"))
     batch = largest_batch(replica, load, tpot_slo)
@@ -270,7 +290,7 @@ def plan(
         )
         for i in range(min(replicas, SHARES))
     ]
-    share = float(np.mean(sustained)) / full
+    share = min(float(np.mean(sustained)) / full, 1.0)
     base: dict[str, Any] = {
         "load": load,
         "replica": replica,
@@ -298,7 +318,7 @@ def plan(
     if len(sustained) > 1:  # Student's t for the mean of a few
         spread = np.std(sustained, ddof=1) / np.sqrt(len(sustained)) / full
         scatter = share + spread * generator.standard_t(len(sustained) - 1, many)
-        drawn["load_share"] = np.maximum(scatter, share / 10).tolist()
+        drawn["load_share"] = np.clip(scatter, share / 10, 1.0).tolist()
     if fit is not None:
         drawn["step_time"] = step_time_draws(fit, many, generator)
     outcomes = [
@@ -314,6 +334,7 @@ def plan(
         replicas_interval=(int(np.floor(few)), int(np.ceil(most))),
         cost_interval=interval(costs),
         attainment=float(good.sum() / judged.sum()),
+        target=target,
         good_share=base["good_share"],
         rate=share * full,
         load_share=share,
@@ -332,14 +353,20 @@ def _lengths(load: Load, draws: int, generator: np.random.Generator) -> list[Loa
     return [Load(load.input_tokens[i], load.output_tokens[i]) for i in rows]
 
 
-def _uniform(
-    ranges: Mapping[str, tuple[float, float]], draws: int, generator: np.random.Generator
-) -> dict[str, list[float]]:
-    drawn = {}
+def _check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
+    if not isinstance(ranges, Mapping):
+        raise TypeError(f"ranges must be a mapping: got {ranges!r:.80}")
     for name, pair in ranges.items():
         choice("ranges", name, RANGED)
         ends = real(f"range of {name}", pair)
         if ends.shape != (2,) or ends[0] > ends[1]:
             raise ValueError(f"ranges must hold (low, high): got {pair!r:.80} for {name}")
-        drawn[name] = generator.uniform(ends[0], ends[1], draws).tolist()
-    return drawn
+
+
+def _uniform(
+    ranges: Mapping[str, tuple[float, float]], draws: int, generator: np.random.Generator
+) -> dict[str, list[float]]:
+    return {
+        name: generator.uniform(float(low), float(high), draws).tolist()
+        for name, (low, high) in ranges.items()
+    }

@@ -264,7 +264,9 @@ def required_mm1_service_rate(
     target = positive("target_response_time", target_response_time)
     means = np.ones(()) if q is None else -np.log(_beyond(q))
     together(arrival_rate=arrivals, target_response_time=target, q=means)
-    return result("required_mm1_service_rate", arrivals + means / target)
+    # Where the sum rounds to lambda, the number after it keeps the target too, and is stable.
+    rate = np.maximum(arrivals + means / target, np.nextafter(arrivals, np.inf))
+    return result("required_mm1_service_rate", rate)
 
 
 def admissible_mm1_arrival_rate(

@@ -107,7 +107,7 @@ def multi_server(arrival: ArrayLike, service: ArrayLike, servers: int) -> Served
     Source: the vector recursion of Kiefer and Wolfowitz, Trans. AMS 78 (1955) 1-18, on a heap.
     """
     came, work = _customers(arrival, service=nonnegative("service", service))
-    c = _whole("servers", servers)
+    c = min(_whole("servers", servers), came.shape[-1])  # more are never used
     start = np.empty(came.shape)
     for row in np.ndindex(came.shape[:-1]):
         start[row] = _next_free(came[row].tolist(), work[row].tolist(), c)
@@ -194,7 +194,7 @@ def shortest_queue(arrival: ArrayLike, service: ArrayLike, servers: int) -> Serv
     Source: Winston, J. Appl. Prob. 14 (1977) 181-189.
     """
     came, work = _customers(arrival, service=nonnegative("service", service))
-    c = _whole("servers", servers)
+    c = min(_whole("servers", servers), came.shape[-1])  # more are never used
     start = np.empty(came.shape)
     for row in np.ndindex(came.shape[:-1]):
         start[row] = _join_shortest(came[row].tolist(), work[row].tolist(), c)
@@ -232,7 +232,7 @@ def limited_room(
     )
     if came.ndim != 1:
         raise ValueError(f"arrival, service and size must be one run, (n,): got shape {came.shape}")
-    c, most = _whole("servers", servers), _whole("room", room)
+    c, most = min(_whole("servers", servers), came.size), _whole("room", room)
     starts = _admit(came.tolist(), work.tolist(), c, takes.tolist(), most)
     admitted = np.zeros(came.shape, dtype=bool)
     admitted[list(starts)] = True
@@ -316,7 +316,8 @@ def gamma_times(
     ----------
     generator : where the randomness comes from.
     mean : (s) > 0.
-    cv : standard deviation over mean, >= 0: 1 is the exponential distribution, 0 a constant.
+    cv : standard deviation over mean, 0 or from 1e-6 to 30: 1 is the exponential distribution, 0 a
+        constant. Beyond 30 most samples fall to 0 in float64.
     size : shape of the result.
 
     Returns
@@ -331,7 +332,9 @@ def gamma_times(
     if not isinstance(generator, np.random.Generator):
         raise TypeError(f"generator must be a numpy Generator: got {generator!r:.80}")
     average = one("mean", positive("mean", mean))
-    spread = one("cv", nonnegative("cv", cv))
+    ratio = nonnegative("cv", cv)
+    require("cv", ratio, (ratio == 0) | ((ratio >= 1e-6) & (ratio <= 30)), "0, or from 1e-6 to 30")
+    spread = one("cv", ratio)
     if spread == 0:
         return np.full(size, average)
     return generator.gamma(1 / spread**2, average * spread**2, size)

@@ -110,6 +110,11 @@ def tornado(
     ValueError : no draws, or of an argument that `base` lacks; as `interval`, of the results.
     TypeError : a result is no number; an argument that `function` does not take.
     """
+    if not callable(function):
+        raise TypeError(f"function must be callable: got {function!r:.80}")
+    for kind, mapping in (("base", base), ("draws", draws)):
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"{kind} must be a mapping: got {mapping!r:.80}")
     if not draws:
         raise ValueError("draws must hold an input that varies: got none")
     swings = []
@@ -117,5 +122,6 @@ def tornado(
         if name not in base:
             raise ValueError(f"draws must name arguments of base: got {name!r}")
         results = [function(**{**base, name: value}) for value in values]
+        real(f"results over {name}", results)
         swings.append(Swing(name, *interval(results, confidence)))
     return tuple(sorted(swings, key=lambda swing: -swing.size))

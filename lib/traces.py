@@ -14,6 +14,9 @@ _ISO = STAMP.pattern.replace(" ", "[ T]")
 _TIME = Field(f"(?:{NUMBER.pattern}|{_ISO})", "seconds, or a stamp like 2023-11-16 18:15:46.68")
 _MOONCAKE = ("timestamp", "input_length", "output_length")
 
+LATEST = 1e11
+"""Unix time of the year 5138 (s): a larger stamp is in milliseconds."""
+
 SHIPPED = {
     "azure2023/code": "azure2023/AzureLLMInferenceTrace_code.csv",
     "azure2023/conv": "azure2023/AzureLLMInferenceTrace_conv.csv",
@@ -94,6 +97,12 @@ def read_trace(
     if calendar:
         return _log(_seconds(name, key, stamp), prompt, answer)
     time = np.array(stamp, np.float64)
+    if np.abs(time).max() > LATEST:
+        at = int(np.argmax(np.abs(time)))
+        raise ValueError(
+            f"{name}, line {at + 2}: {key} must be in seconds: got {stamp[at]!r:.40}, "
+            "which is later than the year 5000 in Unix time (milliseconds?)"
+        )
     _refuse_disorder(name, key, stamp, time)
     return _log(time - time[0], prompt, answer)
 

@@ -366,11 +366,13 @@ def test_sustainable_rate_is_where_attainment_crosses(start: float) -> None:
     assert rate < replica_rate(replica, load, 8)
 
 
-def test_sustainable_rate_looks_above_the_full_batch_too() -> None:
-    """A short workload can come faster than a replica serves: the search doubles."""
+def test_sustainable_rate_never_exceeds_a_full_batch() -> None:
+    """For a while a replica takes more than it finishes: no rate for the long run."""
     log, replica = workload(60), engine(max_num_seqs=2)
-    rate = sustainable_rate(replica, log, target=0.5, ttft_slo=5)
-    assert rate > replica_rate(replica, Load(log.input_tokens, log.output_tokens), 2)
+    full = replica_rate(replica, Load(log.input_tokens, log.output_tokens), 2)
+    found = [sustainable_rate(replica, log, target=0.5, ttft_slo=limit) for limit in (0.5, 2)]
+    assert found[0] < full
+    assert found[-1] == full
 
 
 @pytest.mark.parametrize(
@@ -379,9 +381,11 @@ def test_sustainable_rate_looks_above_the_full_batch_too() -> None:
         ({"target": 1}, ValueError, "target must be < 1"),
         ({"target": 0}, ValueError, "target must be > 0: got 0"),
         ({"precision": 0}, ValueError, "precision must be > 0: got 0"),
+        ({"precision": 1e-17}, ValueError, "precision must be a share from 1e-6 to below 1"),
+        ({"precision": 1}, ValueError, "precision must be a share from 1e-6 to below 1: got 1"),
         ({"precision": [0.1, 0.2]}, TypeError, "precision must be one number"),
         ({"ttft_slo": None}, ValueError, "must be given: no limit"),
-        ({"ttft_slo": 1e4}, ValueError, "even with all 50 requests at once 0.9 of them meet"),
+        ({"ttft_slo": 1e4}, ValueError, "its 50 requests meet the target even at"),
         ({"ttft_slo": 1e-3}, ValueError, "target must be within reach: even at"),
     ],
 )

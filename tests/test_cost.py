@@ -141,8 +141,11 @@ def test_the_number_of_blocks_is_cut_to_a_whole_one() -> None:
     ("change", "message"),
     [
         ({"slowdown": 0}, r"slowdown must be > 0: got 0"),
-        ({"load_share": 0.0}, r"replica_rate must be > 0: got 0"),
-        ({"good_share": 0.0}, r"good_tokens_per_s must be > 0: got 0"),
+        ({"load_share": 0.0}, r"load_share must be > 0: got 0"),
+        ({"good_share": 0.0}, r"good_share must be > 0: got 0"),
+        ({"load_share": 80}, r"load_share must be a share in \(0, 1\]: 0.99, not 99: got 80"),
+        ({"good_share": 99}, r"good_share must be a share in \(0, 1\]: 0.99, not 99: got 99"),
+        ({"num_kv_blocks": np.nan}, r"num_kv_blocks must be finite"),
         ({"headroom": -0.1}, r"headroom must be >= 0: got -0.1"),
         ({"price_per_gpu_hour": -1}, r"price_per_gpu_hour must be >= 0: got -1"),
         ({"tpot_slo": 0.009}, r"replica must hold a batch of 1 or more: tpot permits"),
@@ -152,6 +155,18 @@ def test_the_number_of_blocks_is_cut_to_a_whole_one() -> None:
 def test_bad_chains(change, message) -> None:
     with pytest.raises(ValueError, match=message):
         fleet_cost(**{**BASE, **change})
+
+
+@pytest.mark.parametrize("name", ["load", "replica", "step_time"])
+def test_chains_of_another_kind(name) -> None:
+    with pytest.raises(TypeError, match=rf"{name} must be of type"):
+        fleet_cost(**{**BASE, name: None})
+
+
+@pytest.mark.parametrize("name", ["arrival_rate", "num_kv_blocks", "good_share", "load_share"])
+def test_chains_of_arrays(name) -> None:
+    with pytest.raises(TypeError, match=rf"{name} must be one number"):
+        fleet_cost(**{**BASE, name: [0.5, 0.6]})
 
 
 # Draws of a fitted line ---------------------------------------------------------------------------
@@ -297,6 +312,32 @@ def test_a_plan_prints_what_was_asked(found) -> None:
         assert word in text
 
 
+def test_a_plan_below_its_target_says_so(found) -> None:
+    assert "BELOW" not in str(found)
+    assert "BELOW the 95.0% asked" in str(replace(found, attainment=0.9, target=0.95))
+
+
+def test_a_trace_too_short_to_tell_is_refused() -> None:
+    """450 requests in 1.5 s: they drain for free, faster than a full batch finishes requests."""
+    generator = np.random.default_rng(0)
+    log = RequestLog(
+        arrival=np.cumsum(generator.exponential(1 / 300, 450)),
+        input_tokens=generator.integers(1, 300, 450),
+        output_tokens=generator.integers(1, 60, 450),
+    )
+    engine = Replica(
+        step_time=StepTime(((0.005, 1e-5, 1e-4, 1e-8, 0.0),)),
+        num_kv_blocks=2000,
+        block_size=16,
+        max_num_seqs=32,
+        max_num_batched_tokens=2048,
+        max_model_len=4096,
+    )
+    limits = {"ttft_slo": 1.0, "tpot_slo": 0.05, "target": 0.9}
+    with pytest.raises(ValueError, match=r"workload must be long enough to overload the replica"):
+        plan(log, engine, **limits, price_per_gpu_hour=2.0, generator=generator)
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -306,7 +347,9 @@ def test_a_plan_prints_what_was_asked(found) -> None:
         ({"tpot_slo": np.nan}, ValueError, r"tpot_slo must be finite"),
         ({"price_per_gpu_hour": -1.0}, ValueError, r"price_per_gpu_hour must be >= 0: got -1"),
         ({"headroom": -0.1}, ValueError, r"headroom must be >= 0: got -0.1"),
-        ({"gpus_per_replica": 0}, ValueError, r"gpus must be >= 1: got 0"),
+        ({"gpus_per_replica": 0}, ValueError, r"gpus_per_replica must be >= 1: got 0"),
+        ({"ranges": 5}, TypeError, r"ranges must be a mapping: got 5"),
+        ({"headroom": [0.1]}, TypeError, r"headroom must be one number"),
         ({"draws": 1}, ValueError, r"draws must be >= 2: got 1"),
         ({"generator": 7}, TypeError, r"generator must be of type Generator: got 7"),
         ({"fit": LINE}, TypeError, r"fit must be of type Fit"),

@@ -364,3 +364,8 @@ def test_no_size_overflows(size):
     assert 0 <= mm1_wait_tail(0.5 * 1e75, 1e75, size) <= 0.5
     assert 0 < admissible_mm1_arrival_rate(size, 1e75, of="wait", q=99) < size
     assert 0 < admissible_mm1_arrival_rate(size, 1e-75, of="wait") < size
+
+
+@pytest.mark.parametrize(("rate", "target", "q"), [(1e17, 1.0, None), (977.1, 2.9e14, 1)])
+def test_a_required_rate_is_stable_where_the_sum_rounds(rate, target, q) -> None:
+    assert required_mm1_service_rate(rate, target, q) > rate

@@ -1123,3 +1123,19 @@ def test_gamma_times_refuse_bad_input(change, error, message):
     rng = np.random.default_rng(0)
     with pytest.raises(error, match=message):
         gamma_times(**{"generator": rng, "mean": 1.0, "cv": 1.0, "size": 3, **change})
+
+
+def test_servers_beyond_the_customers_are_not_built() -> None:
+    arrival, service = [0.0, 0.0, 1.0], [2.0, 3.0, 1.0]
+    for served in (
+        multi_server(arrival, service, 10**15),
+        shortest_queue(arrival, service, 10**15),
+        limited_room(arrival, service, 10**15, 1, 3)[1],
+    ):
+        np.testing.assert_array_equal(served.wait, 0.0)
+
+
+@pytest.mark.parametrize("cv", [1e-160, 1e-7, 31.0, 1e75])
+def test_spreads_that_float64_cannot_draw_are_refused(cv: float) -> None:
+    with pytest.raises(ValueError, match=r"cv must be 0, or from 1e-6 to 30"):
+        gamma_times(np.random.default_rng(0), 1.0, cv, 3)

@@ -141,8 +141,9 @@ def test_values_of_any_kind() -> None:
         ({}, ValueError, r"draws must hold an input that varies: got none"),
         ({"y": [1, 2]}, ValueError, r"draws must name arguments of base: got 'y'"),
         ({"x": [1]}, ValueError, r"draws must be a list of two or more"),
-        ({"x": [1, np.nan]}, ValueError, r"draws must be finite"),
-        ({"x": ["a", "b"]}, TypeError, r"draws must be a real number"),
+        ({"x": [1, np.nan]}, ValueError, r"results over x must be finite"),
+        ({"x": ["a", "b"]}, TypeError, r"results over x must be a real number"),
+        (5, TypeError, r"draws must be a mapping: got 5"),
     ],
 )
 def test_bad_tornados(draws, error, message) -> None:

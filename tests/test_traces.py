@@ -343,3 +343,11 @@ def test_rate_times_span_counts_the_gaps(stamps) -> None:
 def test_bad_arrivals(arrival, error, message) -> None:
     with pytest.raises(error, match=message):
         arrival_rate(arrival)
+
+
+def test_stamps_in_milliseconds_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ms.csv"
+    rows = ["timestamp,input_tokens,output_tokens", "1700000000123,10,5", "1700000001123,10,5"]
+    path.write_text("\n".join(rows))
+    with pytest.raises(ValueError, match=r"ms.csv, line 3: timestamp must be in seconds"):
+        read_trace(path)
