@@ -252,7 +252,8 @@ def plan(
     generator : source of chance.
     headroom : h, share of the rate kept free.
     fit : where `replica.step_time` comes from; left out, it is taken as exact.
-    ranges : (low, high) of inputs in `RANGED`; `slowdown` is a factor of the step time, 1 at base.
+    ranges : (low, high) of inputs in `RANGED`, around their values in the plan; `slowdown` is a
+        factor of the step time, 1 in the plan.
     draws : how many, >= 2.
 
     Returns
@@ -262,18 +263,19 @@ def plan(
     Raises
     ------
     TypeError, ValueError : as `sustainable_rate`, `serve` and `fleet_cost`; a range of an unknown
-        input, or one that is not low <= high.
+        input, or one that is not low <= value <= high.
     """
     of_kind("workload", workload, RequestLog)
     of_kind("replica", replica, Replica)
     of_kind("generator", generator, np.random.Generator)
     many = int(one("draws", count("draws", draws, minimum=2)))
-    _check_ranges({} if ranges is None else ranges)
     one("headroom", nonnegative("headroom", headroom))
     price = nonnegative("price_per_gpu_hour", price_per_gpu_hour)
     one("price_per_gpu_hour", price)
     one("gpus_per_replica", count("gpus_per_replica", gpus_per_replica, minimum=1))
     rate = arrival_rate(workload.column("arrival"))
+    at = (price_per_gpu_hour, rate, headroom, replica.num_kv_blocks, 1.0)
+    _check_ranges({} if ranges is None else ranges, dict(zip(RANGED, at, strict=True)))
     load = Load(workload.column("input_tokens"), workload.column("output_tokens"))
     batch = largest_batch(replica, load, tpot_slo)
     full = float(replica_rate(replica, load, batch.batch))
@@ -353,7 +355,8 @@ def _lengths(load: Load, draws: int, generator: np.random.Generator) -> list[Loa
     return [Load(load.input_tokens[i], load.output_tokens[i]) for i in rows]
 
 
-def _check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
+def _check_ranges(ranges: Mapping[str, tuple[float, float]], values: Mapping[str, float]) -> None:
+    """Refuse ranges that leave out a value: their interval would not be about this plan."""
     if not isinstance(ranges, Mapping):
         raise TypeError(f"ranges must be a mapping: got {ranges!r:.80}")
     for name, pair in ranges.items():
@@ -361,6 +364,10 @@ def _check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
         ends = real(f"range of {name}", pair)
         if ends.shape != (2,) or ends[0] > ends[1]:
             raise ValueError(f"ranges must hold (low, high): got {pair!r:.80} for {name}")
+        if not ends[0] <= values[name] <= ends[1]:
+            raise ValueError(
+                f"range of {name} must hold the plan's value, {values[name]:.6g}: got {pair!r:.80}"
+            )
 
 
 def _uniform(

@@ -32,7 +32,8 @@ def resample(n: int, generator: np.random.Generator, block: int = 1) -> NDArray[
     TypeError : `generator` is no numpy Generator, a count is no number.
     ValueError : n or block is below 1 or not whole, or block is above n.
 
-    Source: Künsch (Annals of Statistics 1989); the circle is Politis and Romano's (1992).
+    Source: Künsch (Annals of Statistics 1989); the circle: Politis and Romano, A Circular
+    Block-Resampling Procedure for Stationary Data (1992).
     """
     of_kind("generator", generator, np.random.Generator)
     rows = int(one("n", count("n", n, minimum=1)))
@@ -59,7 +60,7 @@ def interval(draws: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
     ------
     ValueError : fewer than two draws, one that is NaN or infinite, confidence out of range.
 
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993).
     """
     values = real("draws", draws)
     if values.ndim != 1 or values.size < 2:

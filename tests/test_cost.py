@@ -360,6 +360,17 @@ def test_a_trace_too_short_to_tell_is_refused() -> None:
             r"ranges must hold \(low, high\): got \(0.3, 0.1\) for headroom",
         ),
         ({"ranges": {"headroom": (0.3,)}}, ValueError, r"ranges must hold \(low, high\)"),
+        (
+            {"ranges": {"price_per_gpu_hour": (2.5, 3)}},
+            ValueError,
+            r"range of price_per_gpu_hour must hold the plan's value, 2: got \(2.5, 3\)",
+        ),
+        (
+            {"ranges": {"arrival_rate": (1, 5)}},
+            ValueError,
+            r"range of arrival_rate must hold the plan's value, \d+\.\d+: got \(1, 5\)",
+        ),
+        ({"ranges": {"slowdown": (1.1, 2)}}, ValueError, r"range of slowdown must hold .* 1: got"),
         ({"ranges": {"headroom": (0, np.inf)}}, ValueError, r"range of headroom must be finite"),
     ],
 )

@@ -41,67 +41,10 @@ NAN, INF = float("nan"), float("inf")
 loads = st.floats(0.011, 0.999)  # P99 of the M/M/1 wait is 0 below 0.01
 
 
-# The twelve claims --------------------------------------------------------------------------------
+# The twelve claims, numbered as in the chapter ----------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rho", "printed", "true", "error"),
-    [(0.5, 7.82, 7.82, 0.0), (0.7, 13.4, 14.16, -0.054), (0.9, 46.1, 45.00, 0.024)],
-)
-def test_1_three_p99_waits(rho, printed, true, error):
-    assert MM1_P99_WAITS[rho] == printed
-    right = mm1_wait_percentile(rho, 1.0, 99)
-    assert right == pytest.approx(true, abs=0.005)
-    assert relative_error(MM1_P99_WAITS[rho], right) == pytest.approx(error, abs=0.001)
-
-
-def test_1_the_value_at_ninety_per_cent_is_the_responses():
-    assert MM1_P99_WAITS[0.9] == round(mm1_response_percentile(0.9, 1.0, 99), 1) == 46.1
-    assert len(MM1_P99_WAITS) == 3
-    with pytest.raises(TypeError):
-        MM1_P99_WAITS[0.9] = 45.0
-
-
-def test_2_sums_of_p99s():
-    assert relative_error(5.29, 3.96) == pytest.approx(0.336, abs=0.001)
-    # Exponential parts of these means have the figures: the tail of the sum at its P99 is 1 %.
-    a, b = 0.722, 0.427
-    assert (a + b) * math.log(100) == pytest.approx(5.29, abs=0.005)
-    tail = (a * math.exp(-3.96 / a) - b * math.exp(-3.96 / b)) / (a - b)
-    assert tail == pytest.approx(0.01, abs=1e-4)
-    # By counting: the parts are ranked apart, the sums together; 1 % for two P99s of 1e6 draws.
-    parts = np.random.default_rng(1).exponential([[a], [b]], (2, 1_000_000))
-    assert sum_of_percentiles(parts, 99) == pytest.approx(5.29, rel=0.01)
-    assert np.percentile(parts.sum(axis=0), 99) == pytest.approx(3.96, rel=0.01)
-
-
-def test_2_the_sum_is_exact_for_ranks_that_agree_and_errs_both_ways():
-    first = np.arange(101.0)
-    assert sum_of_percentiles([first, first], 99) == 198.0
-    assert sum_of_percentiles([first], 50) == 50.0
-    assert sum_of_percentiles([first, first[::-1]], 99) == 198.0  # every sum is 100
-    rare = np.where(np.arange(1000) < 8, 1.0, 0.0)  # 0.8 % each: both P99s are 0
-    assert sum_of_percentiles([rare, rare[::-1]], 99) == 0.0
-    assert np.percentile(rare + rare[::-1], 99) == 1.0
-
-
-@given(loads)
-def test_2_the_error_of_wait_plus_service(rho):
-    printed = mm1_wait_percentile(rho, 1.0, 99) + math.log(100)
-    error = relative_error(printed, mm1_response_percentile(rho, 1.0, 99))
-    assert error == pytest.approx(1 - rho + math.log(rho) / math.log(100), abs=1e-9)
-
-
-def test_3_the_batch_is_not_the_system():
-    e2e = mmc_avg_response_time(7.2, 1.0, 8)
-    system = little_law_concurrency(7.2, e2e)
-    # In print it is 13.4; M/M/8 gives 13.51 (L = L_q + a).
-    assert system == pytest.approx(13.51, abs=0.005)
-    assert system > 8 > batch_occupancy(7.2, e2e, e2e - 1.0) == pytest.approx(7.2, rel=1e-12)
-    assert relative_error(system, 7.2) == pytest.approx(e2e - 1.0, rel=1e-12)  # W_q / s
-
-
-def test_4_every_token_is_one_too_many():
+def test_1_every_token_is_one_too_many():
     assert e2e_of_all_tokens(1.0, 0.02, 101) == pytest.approx(3.02, abs=1e-12)
     assert e2e_from_ttft_tpot(1.0, 0.02, 101) == pytest.approx(3.0, abs=1e-12)
     assert e2e_of_all_tokens(0.7, 0.02, 1) == pytest.approx(0.72, abs=1e-12)
@@ -112,27 +55,13 @@ def test_4_every_token_is_one_too_many():
 
 
 @given(st.floats(0.001, 100), st.floats(0.001, 1), st.integers(1, 10_000))
-def test_4_the_error_of_every_token(ttft, tpot, tokens):
+def test_1_the_error_of_every_token(ttft, tpot, tokens):
     printed = e2e_of_all_tokens(ttft, tpot, tokens)
     error = relative_error(printed, e2e_from_ttft_tpot(ttft, tpot, tokens))
     assert error == pytest.approx(1 / (tokens - 1 + ttft / tpot), abs=1e-9)
 
 
-@given(st.integers(1, 512), st.floats(1, 1e12), st.floats(0, 1e12), st.floats(1, 1e13))
-def test_5_a_step_over_the_batch(batch, weights, cache, bandwidth):
-    printed = step_time_over_batch(batch, weights, cache, bandwidth)
-    step = (weights + batch * cache) / bandwidth
-    assert relative_error(printed, step) == pytest.approx(1 / batch - 1, abs=1e-9)
-
-
-def test_5_the_step_a_user_feels():
-    # 16 GB of weights, 32 sequences of 1 GiB, 2 TB/s.
-    printed = step_time_over_batch(32, 16e9, 2**30, 2e12)
-    step = kv_step_time_lower_bound(32, 131_072, 8192, 2e12, weight_bytes=16e9)
-    assert (round(1e3 * printed, 3), round(1e3 * step, 2)) == (0.787, 25.18)
-
-
-def test_6_decode_steps_after_prefill_made_the_first_token():
+def test_2_decode_steps_after_prefill_made_the_first_token():
     limits = {"max_num_seqs": 8, "num_kv_blocks": 100, "block_size": 16, "max_model_len": 1000}
     textbook = ContinuousBatchScheduler(8, 100)
     vllm = TokenBudgetScheduler(max_num_batched_tokens=100, **limits)
@@ -146,65 +75,99 @@ def test_6_decode_steps_after_prefill_made_the_first_token():
     assert relative_error(printed, true) == pytest.approx(1 / (1 + 200 / 36), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("servers", "load", "wait"),
-    [(200, 180.0, 0.0944712182), (500, 480.0, 0.26651252), (171, 160.0, 0.2910026401)],
-)
-def test_7_factorials_overflow(servers, load, wait):
-    """Case Q01, and the two of the print below."""
-    with pytest.raises(OverflowError):
-        erlang_c_by_factorials(load, 1.0, servers)
-    with pytest.raises(OverflowError):
-        erlang_c_by_factorials(90.0, 1.0, 171)
-    assert erlang_c_wait_probability(load, 1.0, servers) == pytest.approx(wait, abs=1e-9)
+def test_3_the_batch_is_not_the_system():
+    e2e = mmc_avg_response_time(7.2, 1.0, 8)
+    system = little_law_concurrency(7.2, e2e)
+    # In print it is 13.4; M/M/8 gives 13.51 (L = L_q + a).
+    assert system == pytest.approx(13.51, abs=0.005)
+    assert system > 8 > batch_occupancy(7.2, e2e, e2e - 1.0) == pytest.approx(7.2, rel=1e-12)
+    assert relative_error(system, 7.2) == pytest.approx(e2e - 1.0, rel=1e-12)  # W_q / s
 
 
-def test_7_before_they_overflow_they_are_right():
-    for c in (1, 2, 10, 100, 145):
-        printed, true = (f(0.9 * c, 1.0, c) for f in (erlang_c_by_factorials, _exact))
-        assert printed == pytest.approx(true, rel=1e-12)
-        assert erlang_c_wait_probability(0.9 * c, 1.0, c) == pytest.approx(true, rel=1e-12)
-    with pytest.raises(OverflowError):
-        erlang_c_by_factorials(0.9 * 146, 1.0, 146)
-    # The same formula in fractions has a value: the fault is in the floats.
-    assert _exact(180.0, 1.0, 200) == pytest.approx(0.0944712182, abs=1e-9)
+@given(loads, st.floats(0, 5))
+def test_4_the_waits_tail_is_not_the_responses(rho, time):
+    printed, true = mm1_wait_tail(rho, 1.0, time), mm1_response_tail(rho, 1.0, time)
+    assert relative_error(printed, true) == pytest.approx(rho - 1, abs=1e-9)
 
 
-def _exact(arrivals, service, servers):
-    """Erlang C by factorials, in fractions."""
-    a = Fraction(arrivals) / Fraction(service)
-    terms = [Fraction(1)]
-    for k in range(1, servers + 1):
-        terms.append(terms[-1] * a / k)
-    last = terms.pop() / (1 - a / servers)
-    return float(last / (last + sum(terms)))
-
-
-def test_8_md1_with_rho_squared():
+def test_5_md1_with_rho_squared():
     assert md1_queue_wait_of_rho_squared(0.5, 1.0) == pytest.approx(0.25, rel=1e-12)
     assert mg1_queue_wait(0.5, 1.0, 0.0) == pytest.approx(0.5, rel=1e-12)
 
 
 @given(loads, st.floats(0.01, 100))
-def test_8_the_error_is_rho_less_one(rho, service):
+def test_5_the_error_is_rho_less_one(rho, service):
     printed = md1_queue_wait_of_rho_squared(rho * service, service)
     error = relative_error(printed, mg1_queue_wait(rho * service, 1 / service, 0.0))
     assert error == pytest.approx(rho - 1, abs=1e-9)
 
 
 @pytest.mark.parametrize(("rho", "error"), [(0.1, -0.305), (0.5, -0.042), (0.9, -0.001)])
-def test_9_mean_service_plus_p99_wait(rho, error):
+def test_6_mean_service_plus_p99_wait(rho, error):
     printed = response_from_mean_service(mm1_wait_percentile(rho, 1.0, 99), 1.0)
     true = mm1_response_percentile(rho, 1.0, 99)
     assert relative_error(printed, true) == pytest.approx(error, abs=0.0005)
 
 
 @given(loads)
-def test_9_the_error_is_never_positive_and_a_square_at_the_end(rho):
+def test_6_the_error_is_never_positive_and_a_square_at_the_end(rho):
     printed = response_from_mean_service(mm1_wait_percentile(rho, 1.0, 99), 1.0)
     error = relative_error(printed, mm1_response_percentile(rho, 1.0, 99))
     assert error == pytest.approx((1 - rho + math.log(rho)) / math.log(100), abs=1e-9)
     assert error <= -((1 - rho) ** 2) / (2 * math.log(100)) + 1e-12
+
+
+def test_7_sums_of_p99s():
+    assert relative_error(5.29, 3.96) == pytest.approx(0.336, abs=0.001)
+    # Exponential parts of these means have the figures: the tail of the sum at its P99 is 1 %.
+    a, b = 0.722, 0.427
+    assert (a + b) * math.log(100) == pytest.approx(5.29, abs=0.005)
+    tail = (a * math.exp(-3.96 / a) - b * math.exp(-3.96 / b)) / (a - b)
+    assert tail == pytest.approx(0.01, abs=1e-4)
+    # By counting: the parts are ranked apart, the sums together; 1 % for two P99s of 1e6 draws.
+    parts = np.random.default_rng(1).exponential([[a], [b]], (2, 1_000_000))
+    assert sum_of_percentiles(parts, 99) == pytest.approx(5.29, rel=0.01)
+    assert np.percentile(parts.sum(axis=0), 99) == pytest.approx(3.96, rel=0.01)
+
+
+def test_7_the_sum_is_exact_for_ranks_that_agree_and_errs_both_ways():
+    first = np.arange(101.0)
+    assert sum_of_percentiles([first, first], 99) == 198.0
+    assert sum_of_percentiles([first], 50) == 50.0
+    assert sum_of_percentiles([first, first[::-1]], 99) == 198.0  # every sum is 100
+    rare = np.where(np.arange(1000) < 8, 1.0, 0.0)  # 0.8 % each: both P99s are 0
+    assert sum_of_percentiles([rare, rare[::-1]], 99) == 0.0
+    assert np.percentile(rare + rare[::-1], 99) == 1.0
+
+
+@given(loads)
+def test_7_the_error_of_wait_plus_service(rho):
+    printed = mm1_wait_percentile(rho, 1.0, 99) + math.log(100)
+    error = relative_error(printed, mm1_response_percentile(rho, 1.0, 99))
+    assert error == pytest.approx(1 - rho + math.log(rho) / math.log(100), abs=1e-9)
+
+
+@given(st.integers(1, 512), st.floats(1, 1e12), st.floats(0, 1e12), st.floats(1, 1e13))
+def test_8_a_step_over_the_batch(batch, weights, cache, bandwidth):
+    printed = step_time_over_batch(batch, weights, cache, bandwidth)
+    step = (weights + batch * cache) / bandwidth
+    assert relative_error(printed, step) == pytest.approx(1 / batch - 1, abs=1e-9)
+
+
+def test_8_the_step_a_user_feels():
+    # 16 GB of weights, 32 sequences of 1 GiB, 2 TB/s.
+    printed = step_time_over_batch(32, 16e9, 2**30, 2e12)
+    step = kv_step_time_lower_bound(32, 131_072, 8192, 2e12, weight_bytes=16e9)
+    assert (round(1e3 * printed, 3), round(1e3 * step, 2)) == (0.787, 25.18)
+
+
+def test_9_throughput_bends():
+    # Memory bound, KV of one sequence 1/4 of the weights: a step of B lasts 1 + B/4.
+    batch = np.array([1, 2, 16])
+    printed = throughput_linear_in_batch(batch, 1.25)
+    assert printed.tolist() == [0.8, 1.6, 12.8]
+    error = relative_error(printed, batch / (1 + batch / 4))
+    assert error == pytest.approx((batch - 1) * 0.25 / 1.25, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -224,19 +187,56 @@ def test_10_nor_is_the_head_size_hidden_over_heads():
     assert kv_bytes_from_hidden_size(36, 2560) / kv_bytes_per_token(36, 8, 128) == 2.5
 
 
-def test_11_throughput_bends():
-    # Memory bound, KV of one sequence 1/4 of the weights: a step of B lasts 1 + B/4.
-    batch = np.array([1, 2, 16])
-    printed = throughput_linear_in_batch(batch, 1.25)
-    assert printed.tolist() == [0.8, 1.6, 12.8]
-    error = relative_error(printed, batch / (1 + batch / 4))
-    assert error == pytest.approx((batch - 1) * 0.25 / 1.25, abs=1e-12)
+@pytest.mark.parametrize(
+    ("rho", "printed", "true", "error"),
+    [(0.5, 7.82, 7.82, 0.0), (0.7, 13.4, 14.16, -0.054), (0.9, 46.1, 45.00, 0.024)],
+)
+def test_11_three_p99_waits(rho, printed, true, error):
+    assert MM1_P99_WAITS[rho] == printed
+    right = mm1_wait_percentile(rho, 1.0, 99)
+    assert right == pytest.approx(true, abs=0.005)
+    assert relative_error(MM1_P99_WAITS[rho], right) == pytest.approx(error, abs=0.001)
 
 
-@given(loads, st.floats(0, 5))
-def test_12_the_waits_tail_is_not_the_responses(rho, time):
-    printed, true = mm1_wait_tail(rho, 1.0, time), mm1_response_tail(rho, 1.0, time)
-    assert relative_error(printed, true) == pytest.approx(rho - 1, abs=1e-9)
+def test_11_the_value_at_ninety_per_cent_is_the_responses():
+    assert MM1_P99_WAITS[0.9] == round(mm1_response_percentile(0.9, 1.0, 99), 1) == 46.1
+    assert len(MM1_P99_WAITS) == 3
+    with pytest.raises(TypeError):
+        MM1_P99_WAITS[0.9] = 45.0
+
+
+@pytest.mark.parametrize(
+    ("servers", "load", "wait"),
+    [(200, 180.0, 0.0944712182), (500, 480.0, 0.26651252), (171, 160.0, 0.2910026401)],
+)
+def test_12_factorials_overflow(servers, load, wait):
+    """Case Q01, and the two of the print below."""
+    with pytest.raises(OverflowError):
+        erlang_c_by_factorials(load, 1.0, servers)
+    with pytest.raises(OverflowError):
+        erlang_c_by_factorials(90.0, 1.0, 171)
+    assert erlang_c_wait_probability(load, 1.0, servers) == pytest.approx(wait, abs=1e-9)
+
+
+def test_12_before_they_overflow_they_are_right():
+    for c in (1, 2, 10, 100, 145):
+        printed, true = (f(0.9 * c, 1.0, c) for f in (erlang_c_by_factorials, _exact))
+        assert printed == pytest.approx(true, rel=1e-12)
+        assert erlang_c_wait_probability(0.9 * c, 1.0, c) == pytest.approx(true, rel=1e-12)
+    with pytest.raises(OverflowError):
+        erlang_c_by_factorials(0.9 * 146, 1.0, 146)
+    # The same formula in fractions has a value: the fault is in the floats.
+    assert _exact(180.0, 1.0, 200) == pytest.approx(0.0944712182, abs=1e-9)
+
+
+def _exact(arrivals, service, servers):
+    """Erlang C by factorials, in fractions."""
+    a = Fraction(arrivals) / Fraction(service)
+    terms = [Fraction(1)]
+    for k in range(1, servers + 1):
+        terms.append(terms[-1] * a / k)
+    last = terms.pop() / (1 - a / servers)
+    return float(last / (last + sum(terms)))
 
 
 def test_percentiles_of_buckets_are_invented():
