@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lib._files import DATA
 from lib.benchmarks import (
-    DATA,
     SHIPPED,
     load,
     read_aiperf,
