@@ -58,6 +58,7 @@ def mla_bytes_per_token(
     latent_dim: ArrayLike,
     rope_dim: ArrayLike,
     bytes_per_element: ArrayLike = 2,
+    rope_bytes: ArrayLike | None = None,
 ) -> int | FloatOrArray:
     """KV cache per token under multi-head latent attention, n_layer (r + d_rope) s (eq-mla-bytes).
 
@@ -67,6 +68,8 @@ def mla_bytes_per_token(
     latent_dim : r, the compressed vector that keys and values are both rebuilt from.
     rope_dim : d_rope, the part of the key that carries position; shared by all heads.
     bytes_per_element : s.
+    rope_bytes : bytes an element of the d_rope numbers, where they keep a wider type than the
+        latent vector; s when left out.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def mla_bytes_per_token(
 
     Raises
     ------
-    ValueError : a count below 1 or not whole, or s not positive.
+    ValueError : a count below 1 or not whole, or a width not positive.
 
     Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.
     """
@@ -84,9 +87,40 @@ def mla_bytes_per_token(
         "rope_dim": count("rope_dim", rope_dim, minimum=1),
         "bytes_per_element": positive("bytes_per_element", bytes_per_element),
     }
+    wide = factors["bytes_per_element"]
+    if rope_bytes is not None:
+        wide = factors["rope_bytes"] = positive("rope_bytes", rope_bytes)
     together(**factors)
-    size = factors["layers"] * (factors["latent_dim"] + factors["rope_dim"])
-    return result_size("mla_bytes_per_token", size * factors["bytes_per_element"])
+    latent = factors["latent_dim"] * factors["bytes_per_element"]
+    size = factors["layers"] * (latent + factors["rope_dim"] * wide)
+    return result_size("mla_bytes_per_token", size)
+
+
+def quantized_bytes(bits: ArrayLike, group_size: ArrayLike, scale_bytes: ArrayLike) -> FloatOrArray:
+    """Bytes per element of a quantised cache with its scales, s = bits / 8 + scale / group.
+
+    Parameters
+    ----------
+    bits : width of an element, such as 8 or 4.
+    group_size : elements that share one scale (and zero point).
+    scale_bytes : bytes of the scale (and zero point) of a group; 0 for one scale a tensor, which
+        is not kept token by token.
+
+    Returns
+    -------
+    s, the `bytes_per_element` of the functions above.
+
+    Raises
+    ------
+    ValueError : bits not positive, a group below 1 or not whole, scale bytes negative.
+
+    Source: llama.cpp `ggml-common.h`, blocks of 32 elements with a scale of 2 bytes.
+    """
+    width = positive("bits", bits)
+    group = count("group_size", group_size, minimum=1)
+    scale = nonnegative("scale_bytes", scale_bytes)
+    together(bits=width, group_size=group, scale_bytes=scale)
+    return result("quantized_bytes", width / 8 + scale / group)
 
 
 def kv_heads_per_rank(kv_heads: ArrayLike, ranks: ArrayLike) -> int | FloatOrArray:
@@ -115,6 +149,33 @@ def kv_heads_per_rank(kv_heads: ArrayLike, ranks: ArrayLike) -> int | FloatOrArr
     divides = (heads % ranks == 0) | (ranks % heads == 0)
     require("ranks", ranks, divides, "a divisor or a multiple of kv_heads")
     return result_size("kv_heads_per_rank", np.maximum(1, heads // ranks))
+
+
+def layers_per_stage(layers: ArrayLike, stages: ArrayLike) -> int | FloatOrArray:
+    """Most layers on one of `stages` pipeline stages, ceil(n_layer / stages).
+
+    Parameters
+    ----------
+    layers : n_layer of the model.
+    stages : pipeline-parallel size.
+
+    Returns
+    -------
+    Layers. A token's cache on that device is b of these layers alone; the fullest stage is the
+    first to run out of blocks, so it sets the pool of all.
+
+    Raises
+    ------
+    ValueError : a count below 1 or not whole, or more stages than layers.
+
+    Source: vLLM `distributed/utils.py`, `get_pp_indices`.
+    """
+    total = count("layers", layers, minimum=1)
+    parts = count("stages", stages, minimum=1)
+    together(layers=total, stages=parts)
+    total, parts = np.broadcast_arrays(total, parts)
+    require("stages", parts, parts <= total, "<= layers")
+    return result_size("layers_per_stage", -(-total // parts))
 
 
 def kv_blocks(tokens: ArrayLike, block_size: ArrayLike) -> int | FloatOrArray:
@@ -251,7 +312,8 @@ def max_concurrency(pool_blocks: ArrayLike, sequence_blocks: ArrayLike) -> Float
     ----------
     pool_blocks : N_blk, usable blocks.
     sequence_blocks : blocks that one sequence holds, or their mean. With the blocks of
-        `max_model_len` tokens the result is the "maximum concurrency" that engines print.
+        `max_model_len` tokens the result is the "maximum concurrency" that engines print. Layers
+        of several kinds take their blocks from one pool: pass the sum over the kinds.
 
     Returns
     -------
@@ -267,6 +329,32 @@ def max_concurrency(pool_blocks: ArrayLike, sequence_blocks: ArrayLike) -> Float
     held = positive("sequence_blocks", sequence_blocks)
     together(pool_blocks=pool, sequence_blocks=held)
     return result("max_concurrency", pool / held)
+
+
+def pool_tokens(concurrency: ArrayLike, max_model_len: ArrayLike) -> FloatOrArray:
+    """The "cache size in tokens" that engines print, max_concurrency x max_model_len.
+
+    Parameters
+    ----------
+    concurrency : sequences of full length that fit, see `max_concurrency`.
+    max_model_len : longest context (tokens).
+
+    Returns
+    -------
+    Tokens, not rounded. Only where every layer keeps every token is that the number of slots,
+    N_blk beta. Where some layers keep a window or a fixed state it is the concurrency in other
+    units, and no number of bytes follows from it.
+
+    Raises
+    ------
+    ValueError : a concurrency that is not positive, a length below 1 or not whole.
+
+    Source: vLLM `v1/core/kv_cache_utils.py`, the line "GPU KV cache size".
+    """
+    held = positive("concurrency", concurrency)
+    longest = count("max_model_len", max_model_len, minimum=1)
+    together(concurrency=held, max_model_len=longest)
+    return result("pool_tokens", held * longest)
 
 
 def window_blocks(
@@ -337,6 +425,78 @@ def fits_in_order(
     block = one("block_size", count("block_size", block_size, minimum=1))
     pool = one("pool_blocks", count("pool_blocks", pool_blocks, minimum=1))
     return (context > 0) & (np.cumsum(kv_blocks(context, block), axis=-1) <= pool)
+
+
+def prefix_hit_tokens(
+    cached_tokens: ArrayLike, prompt_tokens: ArrayLike, block_size: ArrayLike
+) -> int | FloatOrArray:
+    """Prompt tokens that a prefix cache saves, beta floor(min(T_hit, T_in - 1) / beta).
+
+    Parameters
+    ----------
+    cached_tokens : T_hit, leading tokens of the prompt whose KV is still cached; the first block
+        that was evicted ends them, whatever lies behind it.
+    prompt_tokens : T_in >= 1. The last token is always computed: its logits give the first token.
+    block_size : beta, tokens a block; a hit is a whole block. Where layers of several kinds share
+        the pool, the block that all of them fill together.
+
+    Returns
+    -------
+    Tokens, a multiple of beta below T_in.
+
+    Raises
+    ------
+    ValueError : a count that is negative or not whole, a prompt or a block of 0 tokens, more
+        tokens cached than the prompt has.
+
+    Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`.
+    """
+    cached = count("cached_tokens", cached_tokens)
+    prompt = count("prompt_tokens", prompt_tokens, minimum=1)
+    block = count("block_size", block_size, minimum=1)
+    together(cached_tokens=cached, prompt_tokens=prompt, block_size=block)
+    cached, prompt, block = np.broadcast_arrays(cached, prompt, block)
+    require("cached_tokens", cached, cached <= prompt, "<= prompt_tokens")
+    return result_size("prefix_hit_tokens", np.minimum(cached, prompt - 1) // block * block)
+
+
+def prefix_hit_rate(
+    hit_tokens: ArrayLike, query_tokens: ArrayLike, requeried: ArrayLike = False
+) -> float:
+    """Share of the prompt tokens looked up that a prefix cache held, sum hits / sum queries.
+
+    Parameters
+    ----------
+    hit_tokens : (n,) tokens found, one value a look-up, or the increase of a counter over the
+        window in question (cold turns and warm turns are two windows).
+    query_tokens : (n,) prompt tokens looked up, >= hit_tokens.
+    requeried : (n,) bool, True where a preempted request looks up again what it computed itself:
+        left out, since no other request saved that work.
+
+    Returns
+    -------
+    The rate, 0 to 1: by tokens, so that a long prompt weighs more than a short one.
+
+    Raises
+    ------
+    ValueError : a count that is negative (a counter that was reset) or not whole, more hits than
+        queries, lengths that differ, or no first query: a rate of nothing is not 0.
+    TypeError : `requeried` is not bool.
+
+    Source: vLLM `v1/metrics/stats.py`, `PrefixCacheStats` (preempted requests counted apart).
+    """
+    hits = count("hit_tokens", hit_tokens)
+    queries = count("query_tokens", query_tokens)
+    again = np.asarray(requeried)
+    if again.dtype != np.bool_:
+        raise TypeError(f"requeried must be bool: got {again.dtype}")
+    together(hit_tokens=hits, query_tokens=queries, requeried=again.astype(np.float64))
+    hits, queries, again = np.broadcast_arrays(hits, queries, again)
+    require("hit_tokens", hits, hits <= queries, "<= query_tokens")
+    asked = queries[~again].sum()
+    if not asked:
+        raise ValueError("query_tokens must hold a first look-up: got 0 tokens")
+    return float(hits[~again].sum() / asked)
 
 
 def _blocks_up_to(tokens: FloatArray, block: float) -> FloatArray:

@@ -1,4 +1,9 @@
-"""Production traces of LLM services as the common record: arrivals and token counts."""
+"""Production traces of LLM services as the common record: arrivals and token counts.
+
+A row without an output token is a request that failed: `succeeded` is False there. It is an
+arrival like any other (`log.arrival`), but its tokens say nothing about lengths: take those from
+`log.where(log.succeeded)`, and say both counts.
+"""
 
 from pathlib import Path
 
@@ -13,9 +18,24 @@ _AZURE = {"TIMESTAMP": STAMP, "ContextTokens": COUNT, "GeneratedTokens": COUNT}
 _ISO = STAMP.pattern.replace(" ", "[ T]")
 _TIME = Field(f"(?:{NUMBER.pattern}|{_ISO})", "seconds, or a stamp like 2023-11-16 18:15:46.68")
 _MOONCAKE = ("timestamp", "input_length", "output_length")
+_WORD = Field(r'[^,"\n]*', "a text without comma or quote")
+_BURSTGPT = {
+    "Timestamp": Field(NUMBER.pattern, "seconds >= 0"),
+    "Session ID": _WORD,
+    "Elapsed time": Field(f"(?:{NUMBER.pattern})?", "seconds >= 0, or empty"),
+    "Model": _WORD,
+    "Request tokens": COUNT,
+    "Response tokens": COUNT,
+    "Total tokens": COUNT,
+    "Log Type": _WORD,
+}
+_LATER = ("Session ID", "Elapsed time")  # columns that the first release lacks
 
 LATEST = 1e11
 """Unix time of the year 5138 (s): a larger stamp is in milliseconds."""
+
+UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Ticks a second of the units that a trace of one's own may be in."""
 
 SHIPPED = {
     "azure2023/code": "azure2023/AzureLLMInferenceTrace_code.csv",
@@ -59,16 +79,19 @@ def read_azure(path: str | Path) -> RequestLog:
 
 
 def read_trace(
-    path: str | Path, columns: tuple[str, str, str] = ("timestamp", "input_tokens", "output_tokens")
+    path: str | Path,
+    columns: tuple[str, str, str] = ("timestamp", "input_tokens", "output_tokens"),
+    unit: str = "s",
 ) -> RequestLog:
     """Your own trace: a CSV file with the time and the two token counts of each request.
 
     Parameters
     ----------
     path : CSV file, UTF-8, one row a request in order of time, with a header.
-    columns : the header: the names of time, input tokens and output tokens. Times are all in
-        seconds (from any origin, Unix time too), or all calendar stamps of one time zone, such as
+    columns : the header: the names of time, input tokens and output tokens. Times are all numbers
+        (from any origin, Unix time too), or all calendar stamps of one time zone, such as
         2023-11-16 18:15:46.68 or 2023-11-16T18:15:46.
+    unit : unit of times that are numbers, one of `UNITS`.
 
     Returns
     -------
@@ -77,9 +100,10 @@ def read_trace(
     Raises
     ------
     TypeError : `columns` is no tuple.
-    ValueError : `columns` are not three different names; a malformed file, with file, line and
-        column; rows out of time order.
+    ValueError : `columns` are not three different names; an unknown unit; a malformed file, with
+        file, line and column; rows out of time order.
     """
+    choice("unit", unit, tuple(UNITS))
     if not isinstance(columns, tuple | list):
         raise TypeError(f"columns must be a tuple of names: got {columns!r:.80}")
     if len(columns) != 3 or len(set(columns)) < 3:
@@ -95,23 +119,73 @@ def read_trace(
                 f"got {text!r} after {stamp[0]!r}"
             )
     if calendar:
+        if unit != "s":
+            raise ValueError(
+                f"{name}, line 2: {key} must be numbers in {unit}: got {stamp[0]!r:.40}"
+            )
         return _log(_seconds(name, key, stamp), prompt, answer)
-    time = np.array(stamp, np.float64)
-    if np.abs(time).max() > LATEST:
-        at = int(np.argmax(np.abs(time)))
+    time = np.array(stamp, np.float64) / UNITS[unit]
+    if time.max() > LATEST:
+        at = int(np.argmax(time))
+        words = {"s": "seconds"}.get(unit, unit)
         raise ValueError(
-            f"{name}, line {at + 2}: {key} must be in seconds: got {stamp[at]!r:.40}, "
-            "which is later than the year 5000 in Unix time (milliseconds?)"
+            f"{name}, line {at + 2}: {key} must be in {words}: got {stamp[at]!r:.40}, "
+            "which is later than the year 5000 in Unix time (a smaller unit?)"
         )
     _refuse_disorder(name, key, stamp, time)
     return _log(time - time[0], prompt, answer)
 
 
-def _log(arrival: FloatArray, prompt: list[str], answer: list[str]) -> RequestLog:
+def read_burstgpt(path: str | Path) -> RequestLog:
+    """BurstGPT's trace: Timestamp, Model, Request tokens, Response tokens, Total tokens, Log Type.
+
+    Parameters
+    ----------
+    path : CSV file of any release: the columns in any order, later releases with Session ID and
+        Elapsed time.
+
+    Returns
+    -------
+    RequestLog with `arrival` (s from the first row), the token counts, and `last_token` where
+        Elapsed time (to the complete answer) is known. The stamps are whole seconds, so many gaps
+        are exactly 0; the head of the trace is far quieter than the rest of it.
+
+    Raises
+    ------
+    ValueError : a malformed file, with file, line and column; rows out of time order.
+
+    Source: HPMLL/BurstGPT; Wang et al., BurstGPT (arXiv:2401.17644).
+    """
+    name = Path(path).name
+    with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+        header = file.readline().rstrip("\n").split(",")
+    if sorted({*header, *_LATER}) != sorted(_BURSTGPT) or len(set(header)) < len(header):
+        raise ValueError(
+            f"{name}, line 1: the header must have the columns {', '.join(_BURSTGPT)} "
+            f"({' and '.join(_LATER)} may be missing): got {','.join(header)!r:.200}"
+        )
+    table = dict(zip(header, read_csv(path, {key: _BURSTGPT[key] for key in header}), strict=True))
+    stamp = table["Timestamp"]
+    time = np.array(stamp, np.float64)
+    _refuse_disorder(name, "Timestamp", stamp, time)
+    arrival = time - time[0]
+    took = table.get("Elapsed time", [])
+    end = arrival + np.array([text or "nan" for text in took], np.float64) if took else None
+    return _log(arrival, table["Request tokens"], table["Response tokens"], end)
+
+
+def _log(
+    arrival: FloatArray, prompt: list[str], answer: list[str], end: FloatArray | None = None
+) -> RequestLog:
+    """The record; an answer without a token is a failure."""
+    output = np.array(answer, np.float64)
+    answered = output > 0
     return RequestLog(
         arrival=arrival,
         input_tokens=np.array(prompt, np.float64),
-        output_tokens=np.array(answer, np.float64),
+        output_tokens=output,
+        succeeded=answered,
+        last_token=np.where(answered, np.nan if end is None else end, np.nan),
     )
 
 
@@ -172,7 +246,9 @@ def read_mooncake(path: str | Path) -> RequestLog:
             f"{rows[late].where}: timestamp must not precede the line before it: "
             f"got {stamp[late]:.15g} after {stamp[late - 1]:.15g}"
         )
-    return RequestLog(arrival=arrival, input_tokens=inputs, output_tokens=outputs)
+    return RequestLog(
+        arrival=arrival, input_tokens=inputs, output_tokens=outputs, succeeded=outputs > 0
+    )
 
 
 def _out_of_order(arrival: FloatArray) -> int:

@@ -277,6 +277,7 @@ def test_lines_are_counted_through_an_indented_run(tmp_path) -> None:
 
 @pytest.mark.parametrize("written", ['"inf"', "Infinity"])
 def test_an_unlimited_rate(written, tmp_path) -> None:
+    """Case D05: SGLang writes the bare word, vLLM the text."""
     text = json.dumps(result()).replace('"request_rate": 2.0', f'"request_rate": {written}')
     assert read_vllm(write(tmp_path, text=text))[0].request_rate == float("inf")
 

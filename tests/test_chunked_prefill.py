@@ -181,7 +181,7 @@ def test_time_against_the_scheduler(
 
 
 def test_a_token_budget_trades_gaps_against_the_first_token() -> None:
-    """Retold from a public report: 48 decodes, a prompt of 5,000, 10 ms and 50 us a token."""
+    """Case F09: 48 decodes, a prompt of 5,000, steps of 10 ms and 50 us a token."""
     step_time = StepTime(((0.01, 5e-5, 5e-5, 0.0, 0.0),))
     took = chunked_prefill(
         5000, chunk_left([2048, 8192], 48), step_time, decode_seqs=48, decode_context=48

@@ -13,6 +13,7 @@ from lib.goodput import (
     attainment,
     goodput,
     goodput_ratio,
+    meets_slo,
     request_throughput,
     token_throughput,
     wilson_interval,
@@ -52,7 +53,7 @@ def test_throughput_of_a_burst():
 
 
 def test_the_window_is_the_callers():
-    # 18 tokens: by the wall clock, and from first send to last token (1.1 s - 0.1 s).
+    # Case S07: 18 tokens: by the wall clock, and from first send to last token (1.1 s - 0.1 s).
     assert token_throughput(18, 1.15) == pytest.approx(15.652173913, abs=1e-9)
     assert token_throughput(18, 1.1 - 0.1) == pytest.approx(18.0, abs=1e-12)
 
@@ -218,10 +219,12 @@ def test_attainment_says_all():
 
 
 def test_seconds_not_milliseconds():
-    # vllm-project/vllm#9338: limits in ms; here all times are in seconds.
+    # Case G01 (vllm-project/vllm#9338): limits in ms there; here all times are in seconds.
     three = rows([0.18, 0.25, 0.9])
-    assert goodput(three, 3.0, 0.2) == pytest.approx(1 / 3, abs=1e-12)
-    assert goodput(three, 3.0, 200.0) == 1.0
+    assert attainment(three, 200 / 1000).good == 1
+    assert goodput(three, 3.0, 200 / 1000) == pytest.approx(0.3333333333, abs=1e-9)
+    assert goodput(three, 3.0, 200.0) == 1.0  # a slip: the goodput is the throughput
+    assert goodput(three, 3.0, 0.2 / 1000) == 0.0  # the other slip
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def test_any_set_of_limits(limits, good):
 
 
 def test_a_limit_is_met_when_equal():
-    # 0.1 s + 0.2 s is 0.30000000000000004 s, and meets 300 ms.
+    # Case S05: 0.1 s + 0.2 s is 0.30000000000000004 s, and meets 300 ms.
     assert goodput_ratio(rows([0.1 + 0.2]), 0.3) == 1.0
     assert goodput_ratio(rows([0.3 + 0.9e-9]), 0.3) == 1.0
     assert goodput_ratio(rows([0.3 + 1.1e-9]), 0.3) == 0.0
@@ -261,7 +264,7 @@ def test_a_limit_is_met_when_equal():
 
 
 def test_failures_in_the_share_or_not():
-    # ai-dynamo/aiperf#688: 10 sent, 2 errors, 6 good in 4 s.
+    # Case G03 (ai-dynamo/aiperf#688): 10 sent, 2 errors, 6 good in 4 s.
     done = rows([0.1] * 6 + [9.0] * 2)
     assert goodput_ratio(done, 1.0, failed=2) == 0.6
     assert goodput_ratio(done, 1.0, failed=2, failures="leave_out") == 0.75
@@ -421,6 +424,29 @@ def test_more_refusals():
         goodput(SEED, [1.0], 1.0)
     with pytest.raises(ValueError, match="confidence must be between 0 and 1"):
         attainment([], 1.0, confidence=1.5)
+
+
+def test_good_tokens():
+    # Goodput in tokens: the tokens of the good requests, not those of all times the attainment.
+    two = RequestMetrics([0, 1], [10, 90], ttft=[0.1, 9.0], tpot=[0.01] * 2, e2e_latency=[0.2, 9.9])
+    good, _ = meets_slo(two, 1.0)
+    assert token_throughput(np.array(two.output_tokens) * good, 2.0) == 5.0
+    assert token_throughput(two.output_tokens, 2.0) * goodput_ratio(two, 1.0) == 25.0
+
+
+def test_limits_hold_together_not_one_by_one():
+    # TTFT and TPOT fail in different requests: 0.5 and 0.5 leave none good, not a quarter.
+    two = RequestMetrics([0, 1], [9, 9], ttft=[0.1, 9.0], tpot=[9.0, 0.1], e2e_latency=[72, 9.8])
+    assert goodput_ratio(two, ttft_slo=1.0) == goodput_ratio(two, tpot_slo=1.0) == 0.5
+    assert goodput_ratio(two, 1.0, 1.0) == 0.0
+
+
+def test_metrics_keep_their_requests():
+    # Lists without their failures or one-token answers no longer match row by row: refused.
+    with pytest.raises(
+        ValueError, match=r"lengths must match: got output_tokens \(3,\), tpot \(2,"
+    ):
+        attainment(RequestMetrics(0, [5, 1, 5], [0.1] * 3, [0.1, 0.2], [1.0] * 3), 1.0, 1.0)
 
 
 # --- properties -------------------------------------------------------------------------------

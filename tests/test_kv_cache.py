@@ -1,4 +1,6 @@
-"""The KV cache: bytes of published models, blocks one by one, what fits, refusals."""
+"""The KV cache: bytes of published models, blocks one by one, what fits, prefix hits, refusals."""
+
+import json
 
 import numpy as np
 import pytest
@@ -6,16 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from lib._files import DATA
 from lib.engine_runs import load_scheduler_record
 from lib.kv_cache import (
     fits_in_order,
     kv_blocks,
     kv_bytes_per_token,
     kv_heads_per_rank,
+    layers_per_stage,
     max_concurrency,
     mean_sequence_blocks,
     mla_bytes_per_token,
     pool_blocks,
+    pool_tokens,
+    prefix_hit_rate,
+    prefix_hit_tokens,
+    quantized_bytes,
     wasted_slots,
     window_blocks,
 )
@@ -33,9 +41,10 @@ COUNTS = [a for a in ARGUMENTS if a[2] != "bytes_per_element"]
     ("shape", "expected"),
     [
         ((32, 8, 128), 131_072),  # Llama-3-8B in bf16: 128 KiB, so 8,192 tokens are 1 GiB
-        ((32, 32, 128), 524_288),  # the same model as MHA: vllm#29736
+        ((32, 32, 128), 524_288),  # Case K01 (vllm#29736): query heads, four times as many
         ((32, 1, 128), 16_384),  # and as MQA
-        ((36, 8, 128), 147_456),  # Qwen3-4B: head_dim is not 2560 / 32 (LMCache#688)
+        ((36, 8, 128), 147_456),  # Case K03 (LMCache#688): Qwen3-4B, head_dim is not 2560 / 32
+        ((36, 8, 2560 // 32), 92_160),  # which would give this
         ((80, 8, 128, 1), 163_840),  # 70B in fp8
         ((80, 8, 128, 0.5), 81_920),  # and in 4 bits
     ],
@@ -138,6 +147,83 @@ def test_more_ranks_than_kv_heads():
     a_rank = kv_bytes_per_token(80, kv_heads_per_rank(8, 32), 128)
     assert a_rank == 40_960
     assert 32 * a_rank / kv_bytes_per_token(80, 8, 128) == 4
+
+
+def test_a_pool_for_all_ranks_on_one():
+    """Case K05: a planner forgot that 4 ranks share the heads, and found 814 blocks for 3,258."""
+    block, b = 256, kv_bytes_per_token(80, 8, 128)
+    a_rank = kv_bytes_per_token(80, kv_heads_per_rank(8, 4), 128)
+    room = {"utilization": 1, "weight_bytes": 0, "other_bytes": 0, "block_size": block}
+    memory = 3258 * block * a_rank
+    before, after = (pool_blocks(memory, bytes_per_token=x, **room) for x in (b, a_rank))
+    assert (before, after) == (814, 3258)
+    assert after / before == pytest.approx(4.0025, abs=0.001)
+
+
+def test_the_latent_vector_is_on_every_rank():
+    # MLA has one vector for all heads: tensor parallelism copies it instead of sharing it.
+    assert kv_heads_per_rank(1, 8) == 1
+
+
+def test_pipeline_stages():
+    assert_array_equal(layers_per_stage(80, [1, 2, 3, 80]), [80, 40, 27, 1])
+    assert type(layers_per_stage(61, 4)) is int
+    assert layers_per_stage(61, 4) == 16  # 15 + 15 + 15 + 16
+    with pytest.raises(ValueError, match=r"^stages must be <= layers: got 5$"):
+        layers_per_stage(4, 5)
+    for name in ("layers", "stages"):
+        for bad in (0, -1, 1.5, NAN, INF):
+            with pytest.raises(ValueError, match=f"^{name} must be .*: got "):
+                layers_per_stage(**{"layers": 8, "stages": 2} | {name: bad})
+    with pytest.raises(ValueError, match=r"lengths must match: got layers \(2,\)"):
+        layers_per_stage([4, 4], [1, 2, 3])
+
+
+@given(st.integers(1, 200), st.data())
+def test_no_stage_holds_more_layers(layers, data):
+    stages = data.draw(st.integers(1, layers))
+    dealt = [len(range(i, layers, stages)) for i in range(stages)]  # like cards
+    assert layers_per_stage(layers, stages) == max(dealt)
+
+
+# --- Scales ---------------------------------------------------------------------------------
+
+
+def test_scales_of_a_quantised_cache():
+    assert quantized_bytes(8, 32, 2) == 34 / 32  # q8_0: 34 bytes for 32 elements
+    assert quantized_bytes(4, 32, 2) == 18 / 32  # q4_0
+    assert quantized_bytes(8, 128, 0) == 1  # one scale a tensor is no part of the cache
+    # A head of 128 in fp8 with a float32 scale, counted one array after the other.
+    keys, scales = np.empty((32, 8, 128), np.uint8), np.empty((32, 8), np.float32)
+    size = kv_bytes_per_token(32, 8, 128, quantized_bytes(8, 128, 4))
+    assert size == 2 * (keys.nbytes + scales.nbytes)
+    assert_array_equal(quantized_bytes([8, 4], 32, 2), [1.0625, 0.5625])
+
+
+def test_a_latent_vector_in_fp8_beside_positions_in_bf16():
+    # vLLM `fp8_ds_mla`: 512 bytes, 4 scales of 4 bytes, 64 numbers of 2 bytes a layer.
+    a_layer = mla_bytes_per_token(1, 512, 64, quantized_bytes(8, 128, 4), rope_bytes=2)
+    assert a_layer == 512 + 4 * 4 + 64 * 2 == 656
+    assert mla_bytes_per_token(61, 512, 64, 2, rope_bytes=2) == mla_bytes_per_token(61, 512, 64)
+    with pytest.raises(ValueError, match=r"^rope_bytes must be > 0: got 0$"):
+        mla_bytes_per_token(61, 512, 64, 1, rope_bytes=0)
+    with pytest.raises(ValueError, match=r"lengths must match: .*rope_bytes \(3,\)"):
+        mla_bytes_per_token([1, 2], 512, 64, rope_bytes=[1, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "bads"),
+    [("bits", (0, -8, NAN, INF)), ("group_size", (0, 1.5, NAN)), ("scale_bytes", (-1, NAN, INF))],
+)
+def test_scales_refused(name, bads):
+    good = {"bits": 8, "group_size": 32, "scale_bytes": 2}
+    for bad in bads:
+        with pytest.raises(ValueError, match=f"^{name} must be .*: got "):
+            quantized_bytes(**good | {name: bad})
+    with pytest.raises(TypeError, match=f"^{name} must be a real number"):
+        quantized_bytes(**good | {name: None})
+    with pytest.raises(ValueError, match=r"lengths must match"):
+        quantized_bytes(**{key: [value] * 2 for key, value in good.items()} | {name: [1, 1, 1]})
 
 
 def test_kv_heads_per_rank():
@@ -315,6 +401,48 @@ def test_maximum_concurrency():
     assert_array_equal(max_concurrency([10, 20], [4, 0.5]), [2.5, 40])
 
 
+def test_tokens_of_a_pool():
+    """Case K09: a log has 290,864 tokens beside 33.04 sequences of 32,768."""
+    tokens = pool_tokens(33.04, 32_768)
+    assert tokens == pytest.approx(1_082_654.72, abs=1e-6)
+    rounding = 0.005 * 32_768  # of 33.04 as printed: 164 tokens
+    assert abs(tokens - 290_864) > rounding
+    assert type(tokens) is float
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 4096))
+def test_tokens_of_a_pool_are_its_slots_where_every_layer_keeps_every_token(pool, block, n):
+    full = max_concurrency(pool, kv_blocks(n * block, block))
+    assert pool_tokens(full, n * block) == pytest.approx(pool * block, rel=1e-14)
+    # A length that leaves the last block part empty counts the empty slots out.
+    assert pool_tokens(max_concurrency(pool, kv_blocks(n, block)), n) <= pool * block * (1 + 1e-14)
+
+
+def test_a_hybrid_model_has_no_one_number_of_bytes():
+    # One pool, layers of two kinds: full attention, and a window of 1,024 tokens.
+    longest, block, pool = 32_768, 16, 60_000
+    full, window = kv_blocks(longest, block), window_blocks(1024, 2048, longest, block)
+    assert (full, window) == (2048, 193)
+    fits = max_concurrency(pool, full + window)
+    assert fits == pytest.approx(60_000 / 2241)
+    # Split evenly over the kinds, the pool seems to hold far less than it does.
+    even_split = pool // 2 * block
+    assert pool_tokens(fits, longest) > 1.8 * even_split
+
+
+def test_tokens_of_a_pool_refused():
+    for bad in (0, -1, NAN, INF):
+        with pytest.raises(ValueError, match=r"^concurrency must be .*: got "):
+            pool_tokens(bad, 8192)
+    for bad in (0, 1.5, NAN, INF):
+        with pytest.raises(ValueError, match=r"^max_model_len must be .*: got "):
+            pool_tokens(2.5, bad)
+    with pytest.raises(TypeError, match=r"^concurrency must be a real number"):
+        pool_tokens("33.04x", 8192)
+    with pytest.raises(ValueError, match=r"lengths must match: got concurrency \(2,\)"):
+        pool_tokens([1, 2], [1, 2, 3])
+
+
 def test_maximum_concurrency_refused():
     for pool in (0, -1, 1.5, NAN):
         with pytest.raises(ValueError, match=r"^pool_blocks must be .*: got "):
@@ -401,3 +529,115 @@ def test_blocks_refused(function):
         function(None, 16)
     with pytest.raises(ValueError, match=r"lengths must match: got tokens \(2,\)"):
         function([1, 2], [1, 2, 3])
+
+
+# --- Prefix cache ---------------------------------------------------------------------------
+
+
+def test_hits_come_in_whole_blocks_and_never_cover_the_prompt():
+    """Case F03: a warm turn of 8,410 tokens, and a full repeat of a prompt of 32."""
+    assert prefix_hit_tokens(8410, 8410, 3584) == 7168
+    assert prefix_hit_tokens(8359, 8410, 3584) == 7168
+    assert prefix_hit_tokens(32, 32, 16) == 16  # floor(31 / 16): the last token is computed
+    assert prefix_hit_tokens(32, 33, 16) == 32
+    assert type(prefix_hit_tokens(32, 32, 16)) is int
+    assert_array_equal(prefix_hit_tokens([0, 15, 16, 40], 64, 16), [0, 0, 16, 32])
+    assert prefix_hit_tokens(1, 1, 1) == 0
+
+
+def test_the_hit_rate_is_that_of_the_window():
+    """Case F03: 0.85 on the warm turn, 0.43 over the cold one as well."""
+    hits = prefix_hit_tokens(8359, 8410, 3584)
+    assert prefix_hit_rate(hits, 8410) == pytest.approx(0.8523186683, abs=1e-9)
+    assert prefix_hit_rate([0, hits], [8359, 8410]) == pytest.approx(0.4274554237, abs=1e-9)
+    # The same from a counter read before and after each turn.
+    found, asked = np.array([0, 0, 7168]), np.array([0, 8359, 16_769])
+    assert prefix_hit_rate(np.diff(found)[1], np.diff(asked)[1]) == hits / 8410
+
+
+def test_a_preempted_request_does_not_hit():
+    """Case F01: four requests look their own 1,500 tokens up again and find 1,488."""
+    hits, queries = [0] + [1488] * 4, [10_000] + [1500] * 4
+    assert prefix_hit_rate(hits, queries, [False] + [True] * 4) == 0.0
+    assert prefix_hit_rate(hits, queries) == pytest.approx(0.372, abs=1e-12)
+    assert prefix_hit_tokens(1500, 1500, 16) == 1488
+
+
+def test_a_rate_by_tokens_is_not_a_mean_of_rates():
+    assert prefix_hit_rate([90, 0], [100, 900]) == 0.09
+
+
+prompts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=8)
+
+
+@given(prompts, st.integers(1, 5), st.data())
+def test_hits_block_by_block(tokens, block, data):
+    """A cache that keeps whole blocks under all the tokens up to their end, and loses some."""
+    cache: set[tuple[int, ...]] = set()
+    for prompt in tokens:
+        whole = [tuple(prompt[:end]) for end in range(block, len(prompt) + 1, block)]
+        held = 0
+        while held < len(whole) and whole[held] in cache:
+            held += 1
+        computed = 0  # what an engine may skip: whole blocks that leave a token to compute
+        while (computed + 1) * block < len(prompt) and computed < held:
+            computed += 1
+        assert prefix_hit_tokens(held * block, len(prompt), block) == computed * block
+        cache.update(whole)
+        cache -= set(data.draw(st.lists(st.sampled_from(sorted(cache)))) if cache else [])
+
+
+def test_an_endless_cache_on_a_production_trace():
+    """Blocks of 512 tokens, by the names that the trace gives them."""
+    path = DATA / "mooncake/conversation_trace.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    seen: set[int] = set()
+    cached = []
+    for row in rows:
+        new = (i for i, name in enumerate(row["hash_ids"]) if name not in seen)
+        cached.append(512 * next(new, len(row["hash_ids"])))
+        seen.update(row["hash_ids"])
+    prompt = np.array([row["input_length"] for row in rows])
+    hits = prefix_hit_tokens(np.minimum(cached, prompt), prompt, 512)
+    # 37 % is what others count in this file; the cap at T_in - 1 costs 0.04 % of the tokens.
+    assert prefix_hit_rate(hits, prompt) == pytest.approx(0.37, abs=0.005)
+    assert 0 < (np.sum(cached) - hits.sum()) / prompt.sum() < 0.0005
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cached_tokens": 33}, "^cached_tokens must be <= prompt_tokens: got 33$"),
+        ({"cached_tokens": -1}, "^cached_tokens must be >= 0: got -1$"),
+        ({"cached_tokens": NAN}, "^cached_tokens must be finite"),
+        ({"prompt_tokens": 0}, "^prompt_tokens must be >= 1: got 0$"),
+        ({"prompt_tokens": 32.5}, "^prompt_tokens must be a whole number: got 32.5$"),
+        ({"block_size": 0}, "^block_size must be >= 1: got 0$"),
+        ({"cached_tokens": [1, 1], "block_size": [4, 4, 4]}, r"lengths must match: .*\(3,\)"),
+    ],
+)
+def test_prefix_hits_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        prefix_hit_tokens(**{"cached_tokens": 16, "prompt_tokens": 32, "block_size": 16} | change)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([5], [4]), ValueError, "^hit_tokens must be <= query_tokens: got 5 at index 0$"),
+        (([3, -7], [9, 9]), ValueError, "^hit_tokens must be >= 0: got -7 at index 1$"),  # reset
+        (([3], [-9]), ValueError, "^query_tokens must be >= 0: got -9"),
+        (([0.5], [4]), ValueError, "^hit_tokens must be a whole number: got 0.5"),
+        (([NAN], [4]), ValueError, "^hit_tokens must be finite"),
+        (([], []), ValueError, "^query_tokens must hold a first look-up: got 0 tokens$"),
+        ((0, 0), ValueError, "^query_tokens must hold a first look-up"),
+        (([3], [4], [True]), ValueError, "^query_tokens must hold a first look-up"),
+        (([1, 2], [3, 3, 3]), ValueError, r"lengths must match: got hit_tokens \(2,\)"),
+        (([1, 2], [3, 3], [True] * 3), ValueError, r"lengths must match: .*requeried \(3,\)"),
+        (([1], [3], [1]), TypeError, "^requeried must be bool: got int"),
+        ((None, [3]), TypeError, "^hit_tokens must be a real number"),
+    ],
+)
+def test_hit_rates_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        prefix_hit_rate(*arguments)

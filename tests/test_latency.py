@@ -178,6 +178,16 @@ def test_tpot(first, last, tokens, expected):
     assert tpot(first, last, tokens) == pytest.approx(expected, abs=1e-10)
 
 
+def test_a_last_token_before_the_first_gives_no_negative_tpot():
+    """Case F07: the field still held the arrival; 16 tokens would have a TPOT of -1.58 ms."""
+    with pytest.raises(
+        ValueError, match=r"last_token_out must not precede first_token_out: got 0 < 0\.0237351$"
+    ):
+        tpot(0.0237351, 0.0, 16)
+    with pytest.raises(ValueError, match="last_token_out must not precede first_token_out"):
+        request_metrics("a", 0.0, 0.0237351, 0.0, 16)
+
+
 def test_tpot_where_the_first_chunk_holds_several_tokens():
     # ai-dynamo/aiperf#1279: 21 tokens, 5 of them in the first chunk.
     assert tpot(0.4, 1.2, 21, first_chunk_tokens=5) == pytest.approx(0.05, abs=1e-15)

@@ -234,3 +234,17 @@ def test_work_done_for_aborted_requests_is_counted_apart():
     )
     assert log.input_tokens.sum() == 3010
     assert log.where(log.succeeded).input_tokens.sum() == 0
+
+
+def test_a_last_token_before_the_first_is_refused_by_row():
+    """Case F07: the second row's last token still holds its arrival."""
+    with pytest.raises(
+        ValueError, match=r"last_token must not precede first_token: got 0 < 0\.0237351 at index 1$"
+    ):
+        RequestLog(
+            arrival=[0.0, 0.0],
+            first_token=[0.01, 0.0237351],
+            last_token=[0.02, 0.0],
+            input_tokens=[5, 5],
+            output_tokens=[2, 16],
+        )

@@ -15,6 +15,7 @@ from lib.traces import (
     arrival_rate,
     load,
     read_azure,
+    read_burstgpt,
     read_mooncake,
     read_trace,
 )
@@ -85,9 +86,11 @@ def test_azure_whole_seconds_and_a_new_day(tmp_path) -> None:
     log = read_azure(write(tmp_path / "t.csv", rows))
     assert log.arrival.tolist() == [0, 2.5]
     assert log.output_tokens.tolist() == [1, 0]
+    assert log.succeeded.tolist() == [True, False]
 
 
 def test_mooncake_milliseconds(tmp_path) -> None:
+    """Case D03: whole milliseconds in steps of 3 s; as seconds the span would be 6,000 s."""
     stamps = [0, 0, 3000, 3000, 3000, 6000]
     lines = [json.dumps({"timestamp": t, "input_length": 7, "output_length": 3}) for t in stamps]
     log = read_mooncake(write(tmp_path / "t.jsonl", "\n".join(lines)))
@@ -303,6 +306,165 @@ def test_broken_own_files(text, message, tmp_path) -> None:
 def test_bad_column_names(columns, error, message, tmp_path) -> None:
     with pytest.raises(error, match=message):
         read_trace(write(tmp_path / "t.csv", f"{OWN}\n0,1,2"), columns)
+
+
+@pytest.mark.parametrize(
+    ("unit", "stamps"),
+    [
+        ("s", ("7", "7", "10", "13")),
+        ("ms", ("1700000000123", "1700000000123", "1700000003123", "1700000006123")),
+        ("ms", ("0", "0", "3000", "6e3")),
+        ("us", ("5", "5", "3000005", "6000005.0")),
+        ("ns", ("1700000000000000000",) * 2 + ("1700000003000000000", "1700000006000000000")),
+    ],
+)
+def test_own_files_in_other_units(unit, stamps, tmp_path) -> None:
+    """Case D03 in a file of one's own: the unit is named, and ties are kept."""
+    rows = [f"{stamp},7,3" for stamp in stamps]
+    log = read_trace(write(tmp_path / "t.csv", "\n".join([OWN, *rows])), unit=unit)
+    # Unix time in float64 has steps of 0.24 us.
+    assert log.arrival.tolist() == pytest.approx([0, 0, 3, 6], abs=5e-7)
+    assert (np.diff(log.arrival) == 0).sum() == 1
+    assert arrival_rate(log.arrival) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_units_refused(tmp_path) -> None:
+    numbers = write(tmp_path / "n.csv", f"{OWN}\n1700000000123,1,2")
+    for bad in ("min", "seconds", "", None, 1000):
+        with pytest.raises(ValueError, match="unit must be one of 's', 'ms', 'us', 'ns': got "):
+            read_trace(numbers, unit=bad)
+    with pytest.raises(ValueError, match=r"n\.csv, line 2: timestamp must be in seconds: got '17"):
+        read_trace(numbers)
+    with pytest.raises(ValueError, match=r"line 2: timestamp must be in ms: .*a smaller unit"):
+        read_trace(write(tmp_path / "u.csv", f"{OWN}\n1700000000123456,1,2"), unit="ms")
+    with pytest.raises(ValueError, match=rf"line 2: timestamp must be numbers in ms: got '{DAY}'"):
+        read_trace(write(tmp_path / "c.csv", f"{OWN}\n{DAY},1,2"), unit="ms")
+
+
+def test_a_byte_order_mark_passes(tmp_path) -> None:
+    assert len(read_trace(write(tmp_path / "t.csv", f"\ufeff{OWN}\n0,1,2"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{OWN}\n0,1,2".encode("utf-16"), r"t\.csv: the file must be UTF-8 text"),
+        (f'{OWN}\n0,"1,234",2'.encode(), r"line 2: expected 3 fields .*: got '0,\"1,234\",2'"),
+        (f"{OWN}\n0,1 234,2".encode(), r"line 2: input_tokens must be a whole .*: got '1 234'"),
+        (f"{OWN}\n0,7.0,2".encode(), r"line 2: input_tokens must be a whole .*: got '7.0'"),
+        (f"{OWN}\n0,,2".encode(), r"line 2: input_tokens must be a whole .*: got ''"),
+        (f"{OWN}\n0.5.1,1,2".encode(), r"line 2: timestamp must be seconds, or .*: got '0.5.1'"),
+        (f"{OWN}\n0,1,2\n{OWN}\n1,1,2".encode(), r"line 3: timestamp must be .*'timestamp'"),
+        (OWN.replace(",", ";").encode() + b"\n0;1;2", r"line 1: the header must be timestamp,inp"),
+        (OWN.replace(",", "\t").encode() + b"\n0\t1\t2", r"line 1: the header must be timestamp"),
+        (b"input_tokens,timestamp,output_tokens\n0,1,2", r"line 1: the header must be timestamp"),
+        (b"timestamp,input_tokens\n0,1", r"line 1: the header must be timestamp,input_tokens,out"),
+    ],
+)
+def test_spreadsheets_and_other_damage(content, message, tmp_path) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_trace(tmp_path / "t.csv")
+
+
+# BurstGPT -----------------------------------------------------------------------------------------
+
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+LATER = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
+)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_rows_without_a_token_are_arrivals_and_no_lengths(end, tmp_path) -> None:
+    """Case D01: three rows, the second failed."""
+    rows = [
+        "0.0,ChatGPT,10,5,15,Conversation log",
+        "1.0,GPT-4,20,0,20,API log",
+        "2.0,ChatGPT,30,15,45,Conversation log",
+    ]
+    log = read_burstgpt(write(tmp_path / "b.csv", end.join([BURST, *rows, ""])))
+    assert log.arrival.tolist() == [0, 1, 2]
+    assert arrival_rate(log.arrival) == 1.0
+    answered = log.where(log.succeeded)
+    assert (len(answered), len(log) - len(answered)) == (2, 1)
+    assert answered.output_tokens.mean() == 10.0
+    assert log.output_tokens.mean() == pytest.approx(6.6666666667, abs=1e-9)  # what it hides
+    assert answered.input_tokens.tolist() == [10, 30]
+    assert np.isnan(log.last_token).all()
+
+
+@pytest.mark.parametrize("reader", ["trace", "mooncake"])
+def test_the_other_readers_mark_failures_too(reader, tmp_path) -> None:
+    """Case D01 in other files."""
+    rows = [(0, 10, 5), (1, 20, 0), (2, 30, 15)]
+    if reader == "trace":
+        text = "\n".join([OWN, *(f"{t},{i},{o}" for t, i, o in rows)])
+        log = read_trace(write(tmp_path / "t.csv", text))
+    else:
+        keys = ("timestamp", "input_length", "output_length")
+        text = "\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows)
+        log = read_mooncake(write(tmp_path / "t.jsonl", text))
+    assert log.succeeded.tolist() == [True, False, True]
+    assert log.where(log.succeeded).output_tokens.mean() == 10.0
+
+
+def test_a_quiet_head(tmp_path) -> None:
+    """Case D01: 0.0343 requests a second at the head, 3.1713 later, 92 times as many."""
+    head = np.arange(50) / 0.0343
+    steady = head[-1] + np.arange(1, 20_001) / 3.1713
+    rows = [f"{t:.9f},GPT-4,7,3,10,API log" for t in np.concatenate([head, steady])]
+    log = read_burstgpt(write(tmp_path / "b.csv", "\n".join([BURST, *rows])))
+    rates = arrival_rate(log.arrival[:50]), arrival_rate(log.arrival[50:])
+    assert rates == pytest.approx((0.0343, 3.1713), rel=1e-8)  # stamps of 9 digits
+    assert rates[1] / rates[0] == pytest.approx(92.46, abs=0.01)
+    assert rates[0] < arrival_rate(log.arrival) < rates[1]  # one rate describes neither
+
+
+def test_later_releases_of_burstgpt(tmp_path) -> None:
+    rows = [
+        "5,s1,2.5,ChatGPT,472,18,490,Conversation log",
+        "5,,,GPT-4,0,0,0,API log",
+        "45,s1,0.5,ChatGPT,1087,0,1087,Conversation log",
+        "46,,1.25,GPT-4,417,276,693,API log",
+    ]
+    log = read_burstgpt(write(tmp_path / "b.csv", "\n".join([LATER, *rows])))
+    assert log.arrival.tolist() == [0, 0, 40, 41]
+    assert log.succeeded.tolist() == [True, False, False, True]
+    assert log.last_token[[0, 3]].tolist() == [2.5, 42.25]
+    assert np.isnan(log.last_token[[1, 2]]).all()  # a failure has no last token
+
+
+def test_burstgpt_columns_in_any_order(tmp_path) -> None:
+    keys = BURST.split(",")
+    rows = [("5", "GPT-4", "472", "18", "490", "API log")]
+    moved = [3, 0, 5, 1, 4, 2]
+    text = "\n".join(",".join(row[i] for i in moved) for row in [keys, *rows])
+    log = read_burstgpt(write(tmp_path / "b.csv", text))
+    assert (log.input_tokens.tolist(), log.output_tokens.tolist()) == ([472], [18])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"b\.csv, line 1: the header must have the columns Timestamp, Session ID"),
+        (BURST, r"b\.csv: no row follows the header"),
+        (f"{OWN}\n0,1,2", r"line 1: the header must have .*: got 'timestamp,input_tokens,outp"),
+        (f"{BURST},Model\n", r"line 1: the header must have .*Log Type,Model'"),
+        (f"{BURST},Zone\n", r"line 1: the header must have .*Log Type,Zone'"),
+        (BURST.replace(",Model", ""), r"line 1: the header must have .*: got 'Timestamp,Request"),
+        (f"{BURST}\n5,GPT-4,1,2,3", r"b\.csv, line 2: expected 6 fields"),
+        (f'{BURST}\n5,GPT-4,"1,087",2,3,API log', r"line 2: expected 6 fields"),
+        (f"{BURST}\n-5,GPT-4,1,2,3,API log", r"line 2: Timestamp must be seconds >= 0: got '-5'"),
+        (f"{BURST}\n5,GPT-4,1,2.5,3,API log", r"line 2: Response tokens must be a whole .*'2.5'"),
+        (f"{BURST}\n5,GPT-4,1,,3,API log", r"line 2: Response tokens must be a whole .*: got ''"),
+        (f"{BURST}\n5,A,1,2,3,x\n4,A,1,2,3,x", r"line 3: Timestamp must not precede .*'4' after"),
+        (f"{LATER}\n5,s,fast,A,1,2,3,x", r"line 2: Elapsed time must be seconds .*: got 'fast'"),
+    ],
+)
+def test_broken_burstgpt_files(text, message, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_burstgpt(write(tmp_path / "b.csv", text))
 
 
 # Arrival rate -------------------------------------------------------------------------------------

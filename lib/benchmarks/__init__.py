@@ -1,22 +1,84 @@
 """Result files of load tools as the common record, with the tool's own figures beside it."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
 from lib._files import DATA
 from lib._validate import choice
-from lib.benchmarks.aiperf import read_aiperf
-from lib.benchmarks.guidellm import read_guidellm
-from lib.benchmarks.llmperf import read_llmperf
+from lib.benchmarks.aiperf import (
+    is_aiperf,
+    is_aiperf_csv,
+    is_aiperf_summary,
+    read_aiperf,
+    read_aiperf_csv,
+    read_aiperf_summary,
+)
+from lib.benchmarks.guidellm import is_guidellm, read_guidellm
+from lib.benchmarks.head import Head, read_head
+from lib.benchmarks.llmperf import (
+    is_llmperf,
+    is_llmperf_summary,
+    read_llmperf,
+    read_llmperf_summary,
+)
 from lib.benchmarks.run import BenchmarkRun
-from lib.benchmarks.vllm import read_vllm
+from lib.benchmarks.sglang import is_sglang, read_sglang
+from lib.benchmarks.table import COLUMNS, UNITS, is_csv, read_csv
+from lib.benchmarks.vllm import is_vllm, read_vllm
 
 __all__ = [
+    "COLUMNS",
+    "FORMATS",
     "SHIPPED",
+    "UNITS",
     "BenchmarkRun",
     "load",
+    "read",
     "read_aiperf",
+    "read_aiperf_csv",
+    "read_aiperf_summary",
+    "read_csv",
     "read_guidellm",
     "read_llmperf",
+    "read_llmperf_summary",
+    "read_sglang",
     "read_vllm",
+    "recognise",
 ]
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A format: what it is, how its file begins, and what reads it."""
+
+    says: str
+    fits: Callable[[Head], bool]
+    reader: Callable[[str | Path], BenchmarkRun | tuple[BenchmarkRun, ...]]
+
+
+_FORMATS = {
+    "vllm": _Format("vLLM `bench serve`, --save-result or --append-result", is_vllm, read_vllm),
+    "sglang": _Format("SGLang `bench_serving`, JSON lines", is_sglang, read_sglang),
+    "aiperf": _Format("AIPerf `profile_export.jsonl`", is_aiperf, read_aiperf),
+    "aiperf-summary": _Format(
+        "AIPerf `profile_export_aiperf.json`, summaries only",
+        is_aiperf_summary,
+        read_aiperf_summary,
+    ),
+    "aiperf-csv": _Format(
+        "AIPerf `profile_export_aiperf.csv`, summaries only", is_aiperf_csv, read_aiperf_csv
+    ),
+    "guidellm": _Format("GuideLLM `benchmarks.json`", is_guidellm, read_guidellm),
+    "llmperf": _Format("llmperf `individual_responses.json`", is_llmperf, read_llmperf),
+    "llmperf-summary": _Format(
+        "llmperf `summary.json`, summaries only", is_llmperf_summary, read_llmperf_summary
+    ),
+    "csv": _Format("a CSV table, one row a request", is_csv, read_csv),
+}
+FORMATS: Mapping[str, str] = MappingProxyType({name: f.says for name, f in _FORMATS.items()})
+"""The formats that are read, and what each is."""
 
 _VLLM_RATES = (1, 2, 3, 4, 5, 6, 8)
 SHIPPED = {
@@ -36,12 +98,63 @@ def load(name: str) -> BenchmarkRun:
     ValueError : no such name.
     """
     path = DATA / SHIPPED[choice("name", name, tuple(SHIPPED))]
-    match name.split("/")[0]:
-        case "vllm":
-            return read_vllm(path)[0]
-        case "aiperf":
-            return read_aiperf(path)
-        case "guidellm":
-            return read_guidellm(path)[0]
-        case _:
-            return read_llmperf(path)
+    return read(path, format=name.split("/")[0])[0]
+
+
+def recognise(path: str | Path) -> str:
+    """The format of a file, a key of `FORMATS`, by its content; its name does not matter.
+
+    Parameters
+    ----------
+    path : the file; its first megabyte is looked at.
+
+    Raises
+    ------
+    ValueError : no text file, an empty one, or one that no format fits, or more than one.
+    OSError : the file cannot be read.
+    """
+    head = read_head(path)
+    fitting = [name for name, form in _FORMATS.items() if form.fits(head)]
+    if not fitting:
+        raise ValueError(
+            f"{head.name}: no known result file: {head}. Known formats: {', '.join(FORMATS)}"
+        )
+    if len(fitting) > 1:
+        raise ValueError(f"{head.name}: it fits {' and '.join(fitting)}: name the format: {head}")
+    return fitting[0]
+
+
+def read(
+    path: str | Path,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    unit: str = "s",
+) -> tuple[BenchmarkRun, ...]:
+    """The runs in a result file of any known format.
+
+    Parameters
+    ----------
+    path : the file.
+    format : a key of `FORMATS`; recognised from the content when left out.
+    columns, unit : the names in the header and the unit of time of a CSV table (see `read_csv`);
+        with `columns` the file is taken for one.
+
+    Returns
+    -------
+    The runs, in the file's order; `run.format` says which format it is.
+
+    Raises
+    ------
+    ValueError : no such format; no format fits; a malformed file, with file, line or key.
+    OSError : the file cannot be read.
+    """
+    if format is not None:
+        choice("format", format, tuple(FORMATS))
+    else:
+        format = recognise(path) if columns is None else "csv"
+    if format == "csv":
+        return (read_csv(path, columns, unit),)
+    if columns is not None or unit != "s":
+        raise ValueError(f"columns and unit are for CSV tables: got the format {format!r}")
+    runs = _FORMATS[format].reader(path)
+    return runs if isinstance(runs, tuple) else (runs,)
