@@ -728,7 +728,7 @@ def _little_identity(run: BenchmarkRun, facts: _Facts) -> Identity | None:
         start, end = log.arrival[timed], ends[timed]
         if timed.sum() == log.succeeded.sum() and timed.any() and end.max() > start.min():
             residual = little_residual(n, mean, start, end)
-            note = "n x mean E2E as stated, against the stamps"
+            note = "n x mean E2E, against the stamps"
             return _checked(name, residual, ROUNDING_S / mean + ROUNDING, "", "audit", note)
     stated = said.get("concurrency")
     if stated and facts.throughput and facts.e2e:
@@ -949,7 +949,7 @@ def saturation(rows: Sequence[SweepRow]) -> Saturation | None:
     Returns
     -------
     Saturation, at the largest throughput of the sweep. None where the last step of the sweep still
-    adds half a request for each one offered (`HALF`): the sweep has not got there.
+    adds half a request for each one offered (`HALF`): the sweep has not got there. Raises nothing.
     """
     known = [
         (row.offered, row.throughput)
@@ -1017,7 +1017,7 @@ def shown(value: float, unit: str, digits: int = 4) -> str:
 
     Returns
     -------
-    ASCII text.
+    ASCII text; raises nothing.
     """
     if unit in ("s", "s/token") and 0 < abs(value) < 1:
         scale, prefix = (1e3, "m") if abs(value) >= 1e-4 else (1e6, "u")
@@ -1029,7 +1029,7 @@ def shown(value: float, unit: str, digits: int = 4) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent; "0 %" and "100 %" only when it is none or all."""
+    """A `share` in percent; "0 %" and "100 %" only when it is none or all. Raises nothing."""
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     return f"{100 * min(max(share, 0.001), 0.999):.1f} %"
@@ -1046,7 +1046,7 @@ def text(audit: Audit, *, each: bool = False) -> str:
     Returns
     -------
     Text that ends with a line end. The name in brackets at the end of a line is the chapter that
-    derives its formula.
+    derives its formula. Raises nothing.
     """
     parts = []
     if audit.sweep is not None:
@@ -1156,7 +1156,9 @@ def _goodput_lines(goodput: Goodput) -> list[str]:
         lines.append(_cited(line, "goodput"))
     if goodput.note:
         lines += _wrapped(f"Note: {goodput.note}.")
-    lines.append("  95 %: Wilson's interval for the share behind the sample, if requests are independent.")
+    lines.append(
+        "  95 %: Wilson's interval for the share behind the sample, if requests are independent."
+    )
     return lines
 
 
@@ -1357,7 +1359,7 @@ def to_json(audit: Audit) -> str:
     Returns
     -------
     One object, keys as the fields of `Audit` and its parts, with "schema" and "missed"; the runs'
-    arrays are left out.
+    arrays are left out. Raises ValueError if a figure is NaN, which none is.
     """
     plain = {"schema": SCHEMA, "missed": audit.missed, **_plain(audit)}
     return json.dumps(plain, allow_nan=False, indent=1) + "\n"
@@ -1405,7 +1407,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    The exit status: 0, 1 (an SLO given and missed) or 2 (unusable input, told on stderr).
+    The exit status: 0, 1 (an SLO given and missed) or 2 (unusable input, told on stderr). Raises
+    SystemExit, also 2, for wrong flags.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a console that lacks a character shows another

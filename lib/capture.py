@@ -28,9 +28,9 @@ from lib import traces
 from lib._files import COUNT, Field
 from lib._validate import FloatArray, count, nonnegative, of_kind, one, positive, require
 from lib.engine_runs import (
-    _DECODE,
-    _REQUESTS,
-    _STEPS,
+    DECODE,
+    REQUESTS,
+    STEPS,
     DecodeSteps,
     EngineRun,
     Steps,
@@ -463,7 +463,7 @@ def _run(name: str, work: RequestLog, book: _Book, origin: float) -> EngineRun:
     arrival = np.round(work.arrival, MICROSECOND)
     columns = np.array(book.steps).T
     steps = Steps(
-        **{key: np.round(column, MICROSECOND) for key, column in zip(_STEPS, columns, strict=True)}
+        **{key: np.round(column, MICROSECOND) for key, column in zip(STEPS, columns, strict=True)}
     )
     # When a request is due, the step then under way (if any) is the first that may delay it.
     late = stamps["queued"] - arrival
@@ -573,7 +573,7 @@ def record_decode(
             (rep, batch, context, held, held * per_token, seconds)
             for held, seconds in zip(kv, np.round(duration, MICROSECOND), strict=True)
         ]
-    table = dict(zip(_DECODE, np.array(rows, float).T, strict=True))
+    table = dict(zip(DECODE, np.array(rows, float).T, strict=True))
     return DecodeSteps(**table, meta={"kv_bytes_per_token": per_token})
 
 
@@ -682,9 +682,9 @@ def write(folder: str | Path, run: EngineRun) -> EngineRun:
     if run.steps is None:
         raise ValueError(f"run {run.name} must have steps")
     log = run.requests
-    requests = {key: log.column(key) for key in _REQUESTS if key != "id"}
+    requests = {key: log.column(key) for key in REQUESTS if key != "id"}
     requests = {"id": log.request_id.astype(float), **requests}
-    tables = {"requests": (_REQUESTS, requests), "steps": (_STEPS, asdict(run.steps))}
+    tables = {"requests": (REQUESTS, requests), "steps": (STEPS, asdict(run.steps))}
     _write(Path(folder), run.name, run.meta, tables)
     return read_cpu_run(folder, run.name)
 
@@ -692,8 +692,8 @@ def write(folder: str | Path, run: EngineRun) -> EngineRun:
 def write_decode(folder: str | Path, name: str, steps: DecodeSteps) -> DecodeSteps:
     """Write `{name}_steps.csv` and `{name}_meta.json`, and read them back; see `write`."""
     of_kind("steps", steps, DecodeSteps)
-    table = {key: getattr(steps, key) for key in _DECODE}
-    _write(Path(folder), name, steps.meta, {"steps": (_DECODE, table)})
+    table = {key: getattr(steps, key) for key in DECODE}
+    _write(Path(folder), name, steps.meta, {"steps": (DECODE, table)})
     return read_decode_steps(folder, name)
 
 

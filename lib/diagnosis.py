@@ -476,7 +476,7 @@ def split_e2e(first: Split, later: Split, output_tokens: ArrayLike) -> Split:
 
 
 def blame(split: Split, limit: ArrayLike) -> dict[str, NDArray[np.bool_]]:
-    """Name for every late request the entry without which it were in time (eq-diagnosis-blame).
+    """Name for every late request the entry without which it would be in time (eq-diagnosis-blame).
 
     Parameters
     ----------
@@ -486,8 +486,8 @@ def blame(split: Split, limit: ArrayLike) -> dict[str, NDArray[np.bool_]]:
     Returns
     -------
     Masks (n,), disjoint, whose union are the late requests. "floor": late even without any excess.
-    An entry: the largest one, and without it alone the request were in time. "several": more than
-    one entry must shrink.
+    An entry: the largest one, and without it the request would be in time. "several": more than one
+    entry must shrink.
 
     Raises
     ------
@@ -845,7 +845,7 @@ def _high(metric: str) -> Condition:
             f"{share}; {judged.target:.0%} promised"
         )
 
-    return Condition(f"{WORDS[metric]} is high", test)
+    return Condition(f"{WORDS[metric]} high", test)
 
 
 def _steady(metric: str) -> Condition:
@@ -855,7 +855,7 @@ def _steady(metric: str) -> Condition:
         met, words = high.test(of)
         return None if met is None else not met, words
 
-    return Condition(f"{WORDS[metric]} is not high", test)
+    return Condition(f"{WORDS[metric]} not high", test)
 
 
 def _late_for(metric: str, *entries: str) -> Condition:
@@ -877,7 +877,7 @@ def _late_for(metric: str, *entries: str) -> Condition:
             f"{WORDS[metric]}, {_percent(judged.late[entry] / late, low, high)}"
         )
 
-    return Condition(f"most late {WORDS[metric]} are late for: {' or '.join(entries)}", test)
+    return Condition(f"late {WORDS[metric]} mostly for {' or '.join(entries)}", test)
 
 
 def _late_alone(metric: str) -> Condition:
@@ -888,7 +888,7 @@ def _late_alone(metric: str) -> Condition:
         words = f"{judged.late_alone} requests are late although nobody else was there"
         return judged.late_alone > 0, words
 
-    return Condition(f"{WORDS[metric]} is late for requests that were alone", test)
+    return Condition(f"{WORDS[metric]} late even alone", test)
 
 
 def _hopeless(most: bool) -> Condition:
@@ -902,7 +902,7 @@ def _hopeless(most: bool) -> Condition:
         met = low > 0.5 if most else high < 0.5
         return met, f"the prompt alone exceeds the limit for {share} of all requests"
 
-    return Condition(f"it is {'most' if most else 'the smaller part'} of all requests", test)
+    return Condition(f"{'most' if most else 'less than half'} of the prompts too long", test)
 
 
 def _bound(within: bool) -> Condition:
@@ -915,7 +915,7 @@ def _bound(within: bool) -> Condition:
         met = (of.step_floor <= limit) == within
         return met, f"the hardware allows a step of {of.step_floor:.4g} s, the limit {limit:.4g} s"
 
-    return Condition(f"the hardware {'can' if within else 'cannot'} keep the TPOT limit", test)
+    return Condition(f"hardware {'can' if within else 'cannot'} keep the TPOT limit", test)
 
 
 def _no_bound(of: Ledger) -> tuple[bool | None, str]:
@@ -963,8 +963,8 @@ def _bad(of: Ledger) -> tuple[bool | None, str]:
 
 TTFT_ALONE = (_high("ttft"), _steady("tpot"))
 TPOT_ALONE = (_high("tpot"), _steady("ttft"))
-GROWS = Condition("the number in the system, or in the queue, grows", _grows)
-THROWN_OUT = Condition("requests were thrown out of the batch", _thrown_out)
+GROWS = Condition("number in the system or queue grows", _grows)
+THROWN_OUT = Condition("requests thrown out", _thrown_out)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -1044,7 +1044,7 @@ RULES: tuple[Rule, ...] = (
             _high("tpot"),
             _late_for("tpot", "floor"),
             _late_alone("tpot"),
-            Condition("what the hardware allows is not given", _no_bound),
+            Condition("step_floor not given", _no_bound),
         ),
         "A step is too slow even for one request: slow memory, or a limit that no engine keeps.",
         "A single request is in time.",
@@ -1087,14 +1087,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "goodput",
         "7.3",
-        (Condition("goodput is low beside the throughput", _bad),),
+        (Condition("goodput low beside the throughput", _bad),),
         "The engine works for requests that miss the SLO: look at goodput, not at throughput.",
         "A longer run whose attainment reaches the target.",
     ),
     Rule(
         "backlog",
         "7.4",
-        (Condition("more are in the system than have a seat", _crowded), _high("e2e")),
+        (Condition("more in the system than seats", _crowded), _high("e2e")),
         "The batch is full because a backlog waits: check rho before calling it well used.",
         "With E2E in time, or fewer in the system than seats, it is only well used.",
     ),

@@ -353,7 +353,7 @@ class Translation:
         input_throughput, total_throughput (tokens/s), good, judged, goodput (1/s), attainment,
         passes (0 or 1), concurrency, peak_concurrency, peak_output_throughput (chunks/s).
     missing : a figure or measure that the log does not carry, and why.
-    notes : what was taken in place of what.
+    notes : what was taken in place of what, and how many answers lack a measure.
     """
 
     dialect: Dialect
@@ -464,6 +464,8 @@ class _Reading:
             if not samples[name].size:
                 self.missing[name] = self.why(measure)
                 continue
+            if lacking := int((self.done & ~has).sum()):
+                self.notes.append(f"{lacking} of {int(self.done.sum())} answers have no {name}")
             for statistic, figure in _statistics(
                 samples[name], STATISTICS, self.dialect, weights.get(name)
             ).items():
@@ -508,6 +510,9 @@ class _Reading:
         if self.log.chunk_times is None:
             return np.empty(0)
         inside = (np.diff(self.owner) == 0) & has[self.owner[1:]]
+        if measure.begin == "first_content":  # the gaps before it are those of another channel
+            since = self.log.first_content[self.owner] - SLACK_S
+            inside &= (self.times >= since)[:-1]
         gaps: FloatArray = np.diff(self.times)[inside]
         if measure.each == "chunk gap":
             return gaps
@@ -824,10 +829,17 @@ def reproduce(
     }
     window = None if dialect.window == "span" else run.duration
     told = _Reading(run.client_log(), dialect, window).translation(slo)
-    return tuple(
-        _reproduced(key, stated, run, told, window is not None)
-        for key, stated in run.stated.items()
-    )
+    return tuple(_reproduced(key, stated, run, told, window) for key, stated in run.stated.items())
+
+
+_OVER_WINDOW = (
+    "request_throughput",
+    "input_throughput",
+    "output_throughput",
+    "total_throughput",
+    "goodput",
+    "concurrency",
+)
 
 
 def _none_of(run: BenchmarkRun, why: str) -> tuple[Reproduced, ...]:
@@ -835,14 +847,16 @@ def _none_of(run: BenchmarkRun, why: str) -> tuple[Reproduced, ...]:
 
 
 def _reproduced(
-    key: str, stated: float, run: BenchmarkRun, told: Translation, given_window: bool
+    key: str, stated: float, run: BenchmarkRun, told: Translation, window: float | None
 ) -> Reproduced:
     measure, _, statistic = key.partition(".")
     value, why = told.figures.get(key), ""
-    if given_window and key == "duration":
-        return Reproduced(key, stated, None, None, "the client's own clock is not in the rows")
-    if given_window and (key in ("goodput", "concurrency") or key.endswith("_throughput")):
-        why = "over the stated duration" if not key.startswith("peak") else ""
+    if window is not None and key == "duration":
+        if stated == window:
+            return Reproduced(key, stated, None, None, "the client's own clock is not in the rows")
+        value = told.figures.get("span")  # AIPerf's benchmark_duration is not its denominator
+    elif window is not None and key in _OVER_WINDOW:
+        why = "over the file's own window"
     if value is None and statistic and measure in told.samples:
         own = run.reported.get(told.dialect.names.get(measure, measure))
         if told.samples[measure].size:

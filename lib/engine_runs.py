@@ -25,7 +25,7 @@ from lib._files import (
 from lib._validate import FloatArray, choice, ordered, require
 from lib.record import RequestLog
 
-_REQUESTS = {
+REQUESTS = {
     "id": COUNT,
     "arrival": NUMBER,
     "queued": NUMBER,
@@ -35,7 +35,7 @@ _REQUESTS = {
     "input_tokens": COUNT,
     "output_tokens": COUNT,
 }
-_STEPS = {
+STEPS = {
     "start": NUMBER,
     "end": NUMBER,
     "prefill_tokens": COUNT,
@@ -53,7 +53,7 @@ _SAMPLES = {
     "waiting": COUNT,
     "kv_cache_pct": NUMBER,
 }
-_DECODE = {
+DECODE = {
     "rep": COUNT,
     "batch": COUNT,
     "context": COUNT,
@@ -268,13 +268,13 @@ def read_cpu_run(folder: str | Path, name: str) -> EngineRun:
     """
     folder = Path(folder)
     requests, steps = folder / f"{name}_requests.csv", folder / f"{name}_steps.csv"
-    columns: dict[str, Any] = {**read_table(requests, _REQUESTS)}
+    columns: dict[str, Any] = {**read_table(requests, REQUESTS)}
     ids = columns.pop("id").astype(np.int64)
     with located(requests.name):
         log = RequestLog(
             request_id=_distinct("id", ids), prefill_end=columns["first_token"], **columns
         )
-    table = Steps(**read_table(steps, _STEPS))
+    table = Steps(**read_table(steps, STEPS))
     with located(steps.name):
         ordered(start=table.start, end=table.end)
         ordered(**{"end of the step before": table.end[:-1], "start": table.start[1:]})
@@ -359,7 +359,7 @@ def read_decode_steps(folder: str | Path, name: str) -> DecodeSteps:
         times the meta file's `kv_bytes_per_token`.
     """
     path = Path(folder) / f"{name}_steps.csv"
-    table, meta = read_table(path, _DECODE), entry(*read_one(Path(folder) / f"{name}_meta.json"))
+    table, meta = read_table(path, DECODE), entry(*read_one(Path(folder) / f"{name}_meta.json"))
     fits = table["kv_bytes"] == table["kv_tokens"] * meta.number("kv_bytes_per_token")
     require(f"{path.name}: kv_bytes", table["kv_bytes"], fits, "kv_tokens x kv_bytes_per_token")
     return DecodeSteps(**table, meta=meta.values)

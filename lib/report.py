@@ -326,6 +326,8 @@ figure svg { display: block; width: 100%; height: auto; }
 nav ul { margin: 0.3rem 0; padding-left: 1.2rem; }
 a { color: var(--accent); }
 footer { padding-top: 1.5rem; padding-bottom: 2rem; }
+@media (width <= 40rem) { th, td { padding-right: 0.6rem; } td.name { min-width: 6rem; }
+  td.note { min-width: 7rem; } }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --ground: #fff;
   --line: #bbb; --accent: #1f6f78; --good: #1a7f37; --bad: #b3243e; --tint: none; }
   figure svg { filter: none; } .wide { overflow: visible; } table { font-size: 0.75rem; }
@@ -394,7 +396,13 @@ def _percent(share: float | None) -> str:
 
 
 def _unbroken(text: str) -> str:
-    return text.replace("-", "\N{MINUS SIGN}").replace(" ", SPACE)
+    text = text.replace("e-0", "e-").replace("-", "\N{MINUS SIGN}").replace(" us", " µs")
+    return text.replace(" ", SPACE)
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -472,10 +480,25 @@ def _suspicions(suspicions: Iterable[Suspicion]) -> str:
     return "".join(
         _box(
             "bad",
-            f"<b>{_text(s.name)}</b>. {_text(s.seen)}",
-            f'<span class="soft">{_text(s.why)} [{_text(s.chapter)}]</span>',
+            f"<b>{_text(s.name)}</b>: {_text(s.seen)}.",
+            f'<span class="soft">{_text(_sentence(s.why))} [{_text(s.chapter)}]</span>',
         )
         for s in suspicions
+    )
+
+
+def _broken(identities: Iterable[Identity]) -> str:
+    """What the reader must not miss in the table of identities."""
+    return "".join(
+        _box(
+            "bad",
+            f"<b>{_text(i.name)}</b> does not hold: it is off by "
+            f"{_text(_shown(i.error, i.unit, 2))}, rounding explains "
+            f"{_text(_shown(i.tolerance, i.unit, 2))}.",
+            f'<span class="soft">{_text(_sentence(i.note))} [{_text(i.chapter)}]</span>',
+        )
+        for i in identities
+        if i.verdict == "broken"
     )
 
 
@@ -522,8 +545,9 @@ def _goodput(goodput: Goodput) -> str:
         share += f" Goodput {_shown(goodput.rate, '1/s')}"
         share += f" (95{SPACE}%: {_shown(low, '1/s')} to {_shown(high, '1/s')})"
         share += f" over {_shown(goodput.window, 's')}."
-    lines = [verdict, _text(share)]
-    lines += [f'<span class="soft">{_text(goodput.note)}.</span>'] if goodput.note else []
+    note = f"95{SPACE}%: Wilson's interval, if requests are independent."
+    note += f" {_sentence(goodput.note)}" if goodput.note else ""
+    lines = [verdict, _text(share), f'<span class="soft">{_text(note)}</span>']
     rows = [
         (
             s.name,
@@ -555,7 +579,7 @@ def _identities(identities: Iterable[Identity]) -> str:
 
 
 def _stated(stated: Sequence[Stated]) -> str:
-    """What differs in full; what agrees behind a line that opens."""
+    """What differs in full; all else behind lines that open."""
     words = {True: "agrees", False: "differs", None: "not recomputed"}
 
     def table(rows: Iterable[Stated]) -> str:
@@ -571,9 +595,12 @@ def _stated(stated: Sequence[Stated]) -> str:
         )
         return _table(("=figure", "#the file says", "#its rows say", "?verdict", ".why"), cells)
 
-    agree = [s for s in stated if s.agrees]
-    rest = sorted((s for s in stated if not s.agrees), key=lambda s: s.agrees is None)
-    return table(rest) + _folded(f"{len(agree)} of {len(stated)} figures agree", table(agree))
+    parts = {verdict: [s for s in stated if s.agrees is verdict] for verdict in words}
+    lines = [
+        _folded(f"{len(parts[verdict])} of {len(stated)} figures {says}", table(parts[verdict]))
+        for verdict, says in ((True, "agree"), (None, "are not recomputed, and why"))
+    ]
+    return table(parts[False]) + "".join(lines)
 
 
 def _diagnosis(diagnosis: Diagnosis | None) -> str:
@@ -623,7 +650,7 @@ def _run(number: int, run: RunAudit) -> str:
         parts.append(f'<ul class="soft">{notes}</ul>\n')
     parts += [_goodput(run.goodput)] if run.goodput is not None else []
     for title, content in (
-        ("Suspicions", _suspicions(run.suspicions)),
+        ("Suspicious in the data", _broken(run.identities) + _suspicions(run.suspicions)),
         ("Counts and rates", _quantities(run.counts)),
         ("Latencies", _distributions(run.latencies)),
         ("In the system", _quantities(run.occupancy)),

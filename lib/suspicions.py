@@ -28,11 +28,6 @@ FASTEST_TOKEN, SLOWEST_TOKEN = 5e-5, 1.0
 """Seconds per token of one answer. No served model writes 20,000 tokens/s to one user, and none
 that a user waits for needs a second a token: beyond these, milliseconds and seconds are mixed."""
 
-FLAT = 0.9
-"""Of its peak: Poisson arrivals swing by sqrt(L) about L requests in the system, so only above some
-700 requests do they stay this close to the peak; a client that refills a seat stays there at any
-number."""
-
 PROMPTLY = 0.1
 """Of the mean gap between sends: without a closed loop the last completion lies about 0.7 gaps back
 at the median."""
@@ -59,7 +54,7 @@ def suspicions(run: BenchmarkRun) -> tuple[Suspicion, ...]:
     Returns
     -------
     Suspicions; none when every detector stays silent, which it also does where the file lacks what
-    it needs.
+    it needs. Nothing raises: what cannot be read as a run is the readers' to refuse.
     """
     found = (detect(run) for detect in DETECTORS)
     return tuple(suspicion for suspicion in found if suspicion is not None)
@@ -75,7 +70,7 @@ def totals(run: BenchmarkRun) -> dict[str, float]:
     Returns
     -------
     `run.stated`, and where the file has them only as rates "duration" (s), "input_tokens" and
-    "output_tokens": completed / request_throughput, and throughput x duration.
+    "output_tokens": completed / request_throughput, and throughput x duration. Raises nothing.
     """
     said = dict(run.stated)
     if "duration" not in said:
@@ -92,9 +87,9 @@ def totals(run: BenchmarkRun) -> dict[str, float]:
 
 
 def tpot_word(run: BenchmarkRun) -> str | None:
-    """The word under which a run's tool states (E2E - TTFT) / (N - 1); None where it does not.
+    """The word under which the tool of `run` states (E2E - TTFT) / (N - 1); None where it does not.
 
-    GuideLLM's TPOT and llmperf's ITL count the first token's wait in.
+    GuideLLM's TPOT and llmperf's ITL count the first token's wait in. Raises nothing.
     """
     if run.tool in ("aiperf", "genai-perf"):
         return "itl"
@@ -103,6 +98,10 @@ def tpot_word(run: BenchmarkRun) -> str | None:
 
 def decode_by_means(run: BenchmarkRun) -> tuple[float, float, float, float] | None:
     """What a summary says of the time after the first token.
+
+    Parameters
+    ----------
+    run : a run with `stated` figures; raises nothing where they lack something.
 
     Returns
     -------
@@ -119,7 +118,7 @@ def decode_by_means(run: BenchmarkRun) -> tuple[float, float, float, float] | No
     return e2e - ttft, tokens / completed - 1, least, most
 
 
-def no_first_token(run: BenchmarkRun) -> Suspicion | None:
+def _no_first_token(run: BenchmarkRun) -> Suspicion | None:
     """Successes whose TTFT is exactly 0 or missing."""
     if (log := run.requests) is None:
         return None
@@ -138,7 +137,7 @@ def no_first_token(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def failures(run: BenchmarkRun) -> Suspicion | None:
+def _failures(run: BenchmarkRun) -> Suspicion | None:
     """Requests without an answer."""
     if run.requests is not None:
         sent, failed = len(run.requests), int((~run.requests.succeeded).sum())
@@ -159,7 +158,7 @@ def failures(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def tokens_per_chunk(run: BenchmarkRun) -> Suspicion | None:
+def _tokens_per_chunk(run: BenchmarkRun) -> Suspicion | None:
     """Fewer stamps than tokens, or more."""
     log = run.requests
     if log is None or run.itl_counts is None:
@@ -210,7 +209,7 @@ def _tokens_per_event(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def chunks_together(run: BenchmarkRun) -> Suspicion | None:
+def _chunks_together(run: BenchmarkRun) -> Suspicion | None:
     """Gaps of nothing: several chunks read from the network at once."""
     if run.itl is not None and run.itl.size:
         mean = float(run.itl.mean())
@@ -234,7 +233,7 @@ def chunks_together(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def two_token_counts(run: BenchmarkRun) -> Suspicion | None:
+def _two_token_counts(run: BenchmarkRun) -> Suspicion | None:
     """The answer's length by usage and by counting its text again."""
     if run.requests is None or run.text_tokens is None:
         return None
@@ -256,7 +255,7 @@ def two_token_counts(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def units_slip(run: BenchmarkRun) -> Suspicion | None:
+def _units_slip(run: BenchmarkRun) -> Suspicion | None:
     """Milliseconds read as seconds, or the reverse."""
     if run.requests is not None:
         log = run.requests.where(run.requests.succeeded & (run.requests.output_tokens > 1))
@@ -279,32 +278,33 @@ def units_slip(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def coarse_stamps(run: BenchmarkRun) -> Suspicion | None:
+def _coarse_stamps(run: BenchmarkRun) -> Suspicion | None:
     """All times on a grid that is not small beside them."""
     if (log := run.requests) is None:
         return None
     waits = (log.first_token - log.arrival)[log.succeeded]
-    waits = np.unique(np.round(waits[~np.isnan(waits)], 9))
-    if waits.size < 10:
+    waits = np.round(waits[~np.isnan(waits)], 9)
+    values = np.unique(waits)
+    if waits.size < 10 or values.size < 3:
         return None
     typical = float(np.median(waits))
-    steps = np.diff(waits)
+    steps = np.diff(values)
     grid = float(steps[steps > SLACK_S].min(initial=np.inf))
     if not isfinite(grid) or grid < SHOWS * typical:
         return None
-    offset = steps / grid
-    if np.abs(offset - np.round(offset)).max() * grid > 1e-6:
+    if np.abs(values - grid * np.round(values / grid)).max() > 1e-6:
         return None  # no grid, just a few times far apart
     return Suspicion(
         name="coarse stamps",
-        seen=f"every TTFT is a multiple of {_s(grid)}, at a median of {_s(typical)}",
+        seen=f"every TTFT is a multiple of {_s(grid)}, at a median of {_s(typical)}: "
+        f"{values.size} values for {waits.size:,} requests",
         why="the clock or the file rounds: a shorter wait cannot be told from none, and many "
         "requests seem to arrive together",
         chapter="ttft",
     )
 
 
-def several_clocks(run: BenchmarkRun) -> Suspicion | None:
+def _several_clocks(run: BenchmarkRun) -> Suspicion | None:
     """Stamps that no single clock can have given."""
     log = run.requests
     if log is None or not log.shared_clock:
@@ -338,7 +338,7 @@ def several_clocks(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def warm_up_inside(run: BenchmarkRun) -> Suspicion | None:
+def _warm_up_inside(run: BenchmarkRun) -> Suspicion | None:
     """The first requests slower than any later one."""
     if (log := run.requests) is None or not log.shared_clock:
         return None
@@ -370,7 +370,7 @@ def warm_up_inside(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def sent_late(run: BenchmarkRun) -> Suspicion | None:
+def _sent_late(run: BenchmarkRun) -> Suspicion | None:
     """Requests that left the client after they were due."""
     log = run.requests
     if log is None or run.due is None:
@@ -394,7 +394,7 @@ def sent_late(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def other_rate(run: BenchmarkRun) -> Suspicion | None:
+def _other_rate(run: BenchmarkRun) -> Suspicion | None:
     """Another sending rate than the one asked for."""
     asked = run.request_rate
     if asked is None or not isfinite(asked):
@@ -452,7 +452,7 @@ def _sending_took_longer(run: BenchmarkRun, asked: float) -> Suspicion | None:
     )
 
 
-def all_at_once(run: BenchmarkRun) -> Suspicion | None:
+def _all_at_once(run: BenchmarkRun) -> Suspicion | None:
     """A burst, in which TTFT is the backlog's."""
     log = run.requests
     if log is None or not log.shared_clock or len(log) < 10:
@@ -477,7 +477,7 @@ def all_at_once(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def closed_loop(run: BenchmarkRun) -> Suspicion | None:
+def _closed_loop(run: BenchmarkRun) -> Suspicion | None:
     """Sends that wait for answers."""
     log = run.requests
     if log is None or not log.shared_clock:
@@ -497,8 +497,10 @@ def closed_loop(run: BenchmarkRun) -> Suspicion | None:
     level = float(np.sum(curve.counts[:-1] * widths) / (end - begin))
     later, done = np.sort(sent[sent > begin]), np.sort(left)
     since = later - done[np.maximum(np.searchsorted(done, later, side="right") - 1, 0)]
-    gap = (end - begin) / max(later.size, 1)
-    if later.size == 0 or level < FLAT * peak or float(np.median(since)) > PROMPTLY * gap:
+    # A closed loop fills its seats at once; in an open one the peak may come last.
+    if later.size < sent.size / 2:
+        return None
+    if float(np.median(since)) > PROMPTLY * (end - begin) / later.size:
         return None
     cap = run.max_concurrency
     told = f"the client's limit is {cap}" if cap else "the file names no limit"
@@ -513,7 +515,7 @@ def closed_loop(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def whole_second_bins(run: BenchmarkRun) -> Suspicion | None:
+def _whole_second_bins(run: BenchmarkRun) -> Suspicion | None:
     """A stated peak concurrency that the stamps never reach."""
     log, stated = run.requests, run.stated.get("peak_concurrency")
     if log is None or stated is None or not log.shared_clock:
@@ -534,7 +536,7 @@ def whole_second_bins(run: BenchmarkRun) -> Suspicion | None:
     )
 
 
-def peak_below_mean(run: BenchmarkRun) -> Suspicion | None:
+def _peak_below_mean(run: BenchmarkRun) -> Suspicion | None:
     """A stated peak throughput below the mean."""
     peak, mean = run.stated.get("peak_output_throughput"), run.stated.get("output_throughput")
     if peak is None or mean is None or peak >= mean:
@@ -548,21 +550,21 @@ def peak_below_mean(run: BenchmarkRun) -> Suspicion | None:
 
 
 DETECTORS: tuple[Callable[[BenchmarkRun], Suspicion | None], ...] = (
-    failures,
-    no_first_token,
-    units_slip,
-    several_clocks,
-    coarse_stamps,
-    other_rate,
-    closed_loop,
-    all_at_once,
-    sent_late,
-    warm_up_inside,
-    tokens_per_chunk,
-    chunks_together,
-    two_token_counts,
-    whole_second_bins,
-    peak_below_mean,
+    _failures,
+    _no_first_token,
+    _units_slip,
+    _several_clocks,
+    _coarse_stamps,
+    _other_rate,
+    _closed_loop,
+    _all_at_once,
+    _sent_late,
+    _warm_up_inside,
+    _tokens_per_chunk,
+    _chunks_together,
+    _two_token_counts,
+    _whole_second_bins,
+    _peak_below_mean,
 )
 """Every detector, the gravest first."""
 

@@ -3,7 +3,6 @@ own figures, every kind of row, and files gone wrong."""
 
 import json
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib._files import DATA
-from lib.benchmarks.aiperf import (
-    is_aiperf,
-    is_aiperf_csv,
-    is_aiperf_summary,
+from lib.benchmarks import (
+    read,
     read_aiperf,
     read_aiperf_csv,
     read_aiperf_summary,
-)
-from lib.benchmarks.genai_perf import (
-    is_genai_perf,
-    is_genai_perf_summary,
     read_genai_perf,
     read_genai_perf_summary,
-)
-from lib.benchmarks.guidellm import is_guidellm, read_guidellm
-from lib.benchmarks.head import read_head
-from lib.benchmarks.inference_perf import (
-    is_inference_perf,
-    is_inference_perf_stage,
+    read_guidellm,
     read_inference_perf,
     read_inference_perf_stage,
-)
-from lib.benchmarks.llmperf import (
-    is_llmperf,
-    is_llmperf_summary,
     read_llmperf,
     read_llmperf_summary,
+    recognise,
 )
-from lib.benchmarks.sglang import is_sglang
-from lib.benchmarks.table import is_csv
-from lib.benchmarks.vllm import is_vllm
 
-Change = Callable[[Any], Any]
 AIPERF = DATA / "aiperf"
 STAGES = sorted((DATA / "inference_perf").glob("stage_*.json"))
 LLMPERF = ("anyscale_7b", "groq_70b")
@@ -1416,27 +1397,6 @@ def test_a_genai_perf_summary(tmp_path) -> None:
 
 # Recognition --------------------------------------------------------------------------------------
 
-PREDICATES = {
-    "aiperf": is_aiperf,
-    "aiperf-summary": is_aiperf_summary,
-    "aiperf-csv": is_aiperf_csv,
-    "guidellm": is_guidellm,
-    "inference-perf": is_inference_perf,
-    "inference-perf-stage": is_inference_perf_stage,
-    "llmperf": is_llmperf,
-    "llmperf-summary": is_llmperf_summary,
-    "genai-perf": is_genai_perf,
-    "genai-perf-summary": is_genai_perf_summary,
-    "vllm": is_vllm,
-    "sglang": is_sglang,
-    "csv": is_csv,
-}
-
-
-def fitting(path: Path) -> list[str]:
-    head = read_head(path)
-    return [name for name, fits in PREDICATES.items() if fits(head)]
-
 
 @pytest.mark.parametrize(
     ("name", "kind"),
@@ -1451,11 +1411,13 @@ def fitting(path: Path) -> list[str]:
         ("vllm_bench/vllm-0.32-poisson-1rps.json", "vllm"),
     ],
 )
-def test_one_format_fits_a_real_file(name, kind) -> None:
-    assert fitting(DATA / name) == [kind]
+def test_a_real_file_is_recognised(name, kind) -> None:
+    """`recognise` refuses a file that two formats fit."""
+    assert recognise(DATA / name) == kind
+    assert {run.format for run in read(DATA / name)} == {kind}
 
 
-def test_one_format_fits_a_small_file(tmp_path) -> None:
+def test_a_small_file_is_recognised(tmp_path) -> None:
     unversioned = changed(aggregate(), "aiperf_version", drop=True)
     for kind, value in {
         "aiperf": lines(aiperf_row(), aiperf_row()),
@@ -1469,11 +1431,14 @@ def test_one_format_fits_a_small_file(tmp_path) -> None:
         "genai-perf": genai(genai_row()),
         "genai-perf-summary": unversioned,
     }.items():
-        assert fitting(write(tmp_path, value)) == [kind]
+        path = write(tmp_path, value)
+        assert recognise(path) == kind
+        assert {run.format for run in read(path)} == {kind}
     older = {**unversioned, "benchmark_duration": {"unit": "sec", "avg": 1.0}}
-    assert fitting(write(tmp_path, older)) == ["aiperf-summary"]
+    assert recognise(write(tmp_path, older)) == "aiperf-summary"
     for value in ({}, [], [[]], {"metrics": 1}, {"experiments": []}, {"requests": []}):
-        assert fitting(write(tmp_path, value)) == []
+        with pytest.raises(ValueError, match=r"r\.json: no known result file"):
+            recognise(write(tmp_path, value))
 
 
 # Memory -------------------------------------------------------------------------------------------

@@ -287,8 +287,16 @@ def test_progress_sees_each_step() -> None:
 def test_the_engines_own_stamps_are_compared() -> None:
     engine = Engine()
     engine.handover = 0.25
+
+    def early(outputs: list[Any]) -> list[Any]:
+        for out in outputs:
+            if out.request_id == "1":
+                out.metrics.first_token_ts -= 0.02
+        return outputs
+
+    engine.spoil = early
     assert run(engine, THREE).meta["engine_stamps_differ_by_at_most"] == {
-        "queued": 0.25, "scheduled": 0.0, "first_token": 0.0, "last_token": 0.0,
+        "queued": 0.25, "scheduled": 0.0, "first_token": 0.02, "last_token": 0.0,
     }  # fmt: skip
     silent = Engine()
     silent.stats = False
@@ -971,7 +979,7 @@ def test_the_command_stopped_by_hand_writes_nothing(
 
 def test_progress_is_said_every_five_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     say = capture._Progress(9)
-    for now in (1, 4.9, 5.1, 6, 9.9, 10.2, 30):
+    for now in (1, 4.9, 5.1, 7, 9.9, 10.2, 30):
         say(now, 3, 2, 1)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "5 s: 3 of 9 done, 2 running, 1 waiting"

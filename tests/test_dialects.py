@@ -197,6 +197,29 @@ def test_a_file_is_reproduced_from_its_rows(name) -> None:
     assert all(row.why for row in rows if row.recomputed is None)
 
 
+def test_limits_behind_a_goodput_can_be_named() -> None:
+    run = load("vllm/4rps")
+    (row,) = (row for row in reproduce(run) if row.key == "goodput")
+    assert (row.recomputed, row.why) == (None, "the file names no limits")
+    named = reproduce(run, {"ttft": 0.25, "tpot": 0.025})
+    (row,) = (row for row in named if row.key == "goodput")
+    assert row.agrees is True
+    assert row.why == "over the file's own window"
+    with pytest.raises(ValueError, match="limits must be one of 'ttft', 'tpot', 'itl', 'e2e'"):
+        reproduce(run, {"ttft_ms": 250})
+    with pytest.raises(ValueError, match="tpot must be > 0: got 0"):
+        reproduce(run, {"tpot": 0})
+
+
+def test_two_windows_in_one_file() -> None:
+    """AIPerf's rates divide by its own window, not by the span that it calls duration."""
+    run = load("aiperf/rate3")
+    rows = {row.key: row for row in reproduce(run)}
+    assert rows["duration"].agrees is True  # first send to last token
+    assert rows["request_throughput"].agrees is True
+    assert run.duration > rows["duration"].stated + 0.4
+
+
 def test_a_false_figure_is_found() -> None:
     run = load("vllm/4rps")
     run = replace(run, stated={**run.stated, "ttft.mean": 1.1 * run.summary["mean_ttft_ms"] / 1e3})
@@ -251,6 +274,8 @@ def test_t03_a_reasoning_token_is_a_token() -> None:
     assert value_of(thinking, "inference-perf", "ttft") == pytest.approx(4.3, abs=1e-9)
     assert value_of(capped, "vllm", "ttft") == pytest.approx(0.3, abs=1e-9)
     assert value_of(capped, "inference-perf", "ttft") is None
+    told = translate(thinking, "inference-perf")  # its gaps are those after the first content
+    assert told.samples["itl"].max() == pytest.approx(0.02, abs=1e-9)
     plain = one_stream([0.3, 0.32])  # no reasoning channel: one first token for both rules
     assert value_of(plain, "inference-perf", "ttft") == value_of(plain, "vllm", "ttft")
 
@@ -369,6 +394,7 @@ def test_s03_a_missing_value_is_not_zero() -> None:
     assert figures["e2e.mean"] == pytest.approx(3.0, abs=1e-9)
     assert figures["e2e.count"] == 2
     assert figures["completed"] - figures["e2e.count"] == 1  # missing, and countable
+    assert "1 of 3 answers have no e2e" in translate(ClientLog(requests=requests), "vllm").notes
 
 
 def test_s05_equality_at_the_limit() -> None:
@@ -385,6 +411,23 @@ def test_s07_wall_clock_or_span() -> None:
     wall, span = (translate(log, name).figures["output_throughput"] for name in ("vllm", "aiperf"))
     assert wall == pytest.approx(15.652173913, abs=1e-9)
     assert span == pytest.approx(18.0, abs=1e-9)
+
+
+def test_s07_a_failure_may_end_last() -> None:
+    requests = RequestLog(
+        arrival=[0.0, 0.5],
+        first_token=[1.0, NAN],
+        last_token=[2.0, NAN],
+        input_tokens=[5, 5],
+        output_tokens=[8, NAN],
+        succeeded=np.array([True, False]),
+    )
+    log = ClientLog(requests=requests, done=[2.0, NAN], closed=[2.0, 4.0])
+    window = {
+        name: translate(log, name).figures["duration"]
+        for name in ("aiperf", "guidellm", "inference-perf")
+    }
+    assert window == {"aiperf": 2.0, "guidellm": 2.0, "inference-perf": 4.0}
 
 
 def test_f05_acceptance_length_and_the_bonus_token() -> None:

@@ -103,11 +103,14 @@ def test_pieces_are_small_and_many(tmp_path, monkeypatch) -> None:
         ("nul", r"line 1: not valid JSON: Expecting value"),
         ('{"a": [1, 2', r"line 1: not valid JSON: Expecting ',' delimiter"),
         ('{"a": [1, 2,', r"line 1: not valid JSON: Expecting value"),
-        ('{"a": [1, 2,]}', r"line 1: not valid JSON: Expecting value|Illegal trailing comma"),
+        ('{"a": [1, 2,]}', r"line 1: not valid JSON: (Expecting value|Illegal trailing comma)"),
         ('{"a": [1 2]}', r"line 1: not valid JSON: Expecting ',' delimiter"),
         ('{"a": [1, 2}', r"line 1: not valid JSON: Expecting ',' delimiter"),
         ('{"a": [1, 2]', r"line 1: not valid JSON: Expecting ',' delimiter"),
-        ('{"a": [], }', r"not valid JSON: (Expecting property name|Illegal trailing comma)"),
+        (
+            '{"a": [], }',
+            r"line 1: not valid JSON: (Expecting property name|Illegal trailing comma)",
+        ),
         ('{"a" [1, 2]}', r"line 1: not valid JSON: Expecting ':' delimiter"),
         ("{a: [1, 2]}", r"line 1: not valid JSON: Expecting property name"),
         ('{"a": [1]}\n\n{"a": [2],\n "a": [3]}', r"line 3: key 'a' appears twice"),
@@ -122,7 +125,10 @@ def test_pieces_are_small_and_many(tmp_path, monkeypatch) -> None:
         ('{"c": ' + "[" * 100_000, r"line 1: not valid JSON: nested too deeply"),
         ('{"a": [' + "9" * 5000 + "]}", r"line 1: .*digits"),
         (b'{"a": ["\xff"]}', r"the file must be UTF-8 text: bad byte 8"),
-        (b'{"a": ["' + b"\xc3\xa9" * 5 + b'\xe2\x82"]}', r"UTF-8 text: bad byte 18"),
+        (
+            b'{"a": ["' + b"\xc3\xa9" * 5 + b'\xe2\x82"]}',
+            r"the file must be UTF-8 text: bad byte 18",
+        ),
         (b'{"a": ["\xe2\x82', r"the file must be UTF-8 text: bad byte 8"),
     ],
 )

@@ -15,8 +15,20 @@ from lib.benchmarks.aiperf import (
     read_aiperf_csv,
     read_aiperf_summary,
 )
+from lib.benchmarks.genai_perf import (
+    is_genai_perf,
+    is_genai_perf_summary,
+    read_genai_perf,
+    read_genai_perf_summary,
+)
 from lib.benchmarks.guidellm import is_guidellm, read_guidellm
 from lib.benchmarks.head import Head, read_head
+from lib.benchmarks.inference_perf import (
+    is_inference_perf,
+    is_inference_perf_stage,
+    read_inference_perf,
+    read_inference_perf_stage,
+)
 from lib.benchmarks.llmperf import (
     is_llmperf,
     is_llmperf_summary,
@@ -40,7 +52,11 @@ __all__ = [
     "read_aiperf_csv",
     "read_aiperf_summary",
     "read_csv",
+    "read_genai_perf",
+    "read_genai_perf_summary",
     "read_guidellm",
+    "read_inference_perf",
+    "read_inference_perf_stage",
     "read_llmperf",
     "read_llmperf_summary",
     "read_sglang",
@@ -71,9 +87,29 @@ _FORMATS = {
         "AIPerf `profile_export_aiperf.csv`, summaries only", is_aiperf_csv, read_aiperf_csv
     ),
     "guidellm": _Format("GuideLLM `benchmarks.json`", is_guidellm, read_guidellm),
+    "inference-perf": _Format(
+        "inference-perf `per_request_lifecycle_metrics.json`",
+        is_inference_perf,
+        read_inference_perf,
+    ),
+    "inference-perf-stage": _Format(
+        "inference-perf `stage_N_` or `summary_lifecycle_metrics.json`, summaries only",
+        is_inference_perf_stage,
+        read_inference_perf_stage,
+    ),
     "llmperf": _Format("llmperf `individual_responses.json`", is_llmperf, read_llmperf),
     "llmperf-summary": _Format(
         "llmperf `summary.json`, summaries only", is_llmperf_summary, read_llmperf_summary
+    ),
+    "genai-perf": _Format(
+        "Perf Analyzer `profile_export.json`, as GenAI-Perf has it written",
+        is_genai_perf,
+        read_genai_perf,
+    ),
+    "genai-perf-summary": _Format(
+        "GenAI-Perf `profile_export_genai_perf.json`, summaries only",
+        is_genai_perf_summary,
+        read_genai_perf_summary,
     ),
     "csv": _Format("a CSV table, one row a request", is_csv, read_csv),
 }
