@@ -1258,17 +1258,25 @@ def _sweep_text(audit: Audit, sweep: Sweep) -> list[str]:
     ]
     used = [c for c in columns if any(c[2](row) != "-" for row in sweep.rows)]
     labels = _told_apart([row.label for row in sweep.rows])
+    legend: list[str] = []
+    if max(map(len, labels)) > WIDTH - 4 - sum(width for _, width, _ in used):
+        numbers = [f"#{i}" for i in range(1, len(labels) + 1)]
+        legend = [f"  {n} {row.label}" for n, row in zip(numbers, sweep.rows, strict=True)]
+        labels = numbers
     lines = [_head(f"{len(sweep.rows)} runs")]
     lines.append("  " + "".join(f"{name:>{width}}" for name, width, _ in used) + "  run")
     for row, label in zip(sweep.rows, labels, strict=True):
         cells = "".join(f"{cell(row):>{width}}" for _, width, cell in used)
         lines.append(f"  {cells}  {label}")
+    lines += legend
     lines.append("  TTFT, TPOT, E2E: means. In system: mean number of requests [occupancy].")
     if audit.slo is not None:
         lines += _wrapped(
             f"Within: {_limits_text(audit.slo)}; {percent(audit.slo.target)} of the requests must "
             "be [goodput]."
         )
+    elif sweep.best is not None:
+        lines.append("  Within: the limits that each file names itself [goodput].")
     lines.append("")
     if sweep.saturation is not None:
         lines += _wrapped(f"Saturation: {sweep.saturation.says} [goodput]")
@@ -1282,7 +1290,9 @@ def _sweep_text(audit: Audit, sweep: Sweep) -> list[str]:
     if audit.slo is not None:
         missed = [r.label for r in audit.runs if r.goodput and r.goodput.outcome == "missed"]
         lines += _wrapped(f"SLO missed in {len(missed)} of {len(audit.runs)} runs.")
-    lines += ["", *_several_text(audit, sweep)]
+    if lines[-1]:
+        lines.append("")
+    lines += [*_several_text(audit, sweep)]
     return lines
 
 
@@ -1315,7 +1325,8 @@ def _several_text(audit: Audit, sweep: Sweep) -> list[str]:
         off = [row for row in broken if row.name == name]
         most = max(off, key=lambda row: row.error or 0.0)
         said = f"{name}: broken in {len(off)} of {len(audit.runs)} runs, by up to {_gap(most)}"
-        lines += [_cited(f"    {said}", most.chapter)]
+        first, *more = _wrap_at(said)
+        lines += [_cited(first, most.chapter), *more]
     figures = [row for run in audit.runs for row in run.stated]
     agree = sum(row.agrees is True for row in figures)
     differ = sum(row.agrees is False for row in figures)

@@ -19,10 +19,16 @@ SHOWS = 0.01
 
 SIGMAS = 3.0
 """A Poisson stream of n requests takes its planned time within 3 / sqrt(n) of it, but for one run
-in 370."""
+in 370; with fewer than `FEWEST` requests it strays more often."""
 
-CHANCE = 0.05
-"""A pattern that chance alone makes in more than one run of 20 is no sign of anything."""
+FEWEST = 20
+"""Requests below which no pattern over time is looked for."""
+
+CHANCE = 0.01
+"""A pattern that chance alone makes in more than one run of 100 is no sign of anything."""
+
+COLD = 2.0
+"""Times the usual TTFT that a cold server takes, at least; compilation takes many times that."""
 
 FASTEST_TOKEN, SLOWEST_TOKEN = 5e-5, 1.0
 """Seconds per token of one answer. No served model writes 20,000 tokens/s to one user, and none
@@ -222,10 +228,10 @@ def _chunks_together(run: BenchmarkRun) -> Suspicion | None:
         return None
     if share < SHOWS:
         return None
-    more = " or more" * (run.itl is None)
+    least = "at least " * (run.itl is None)
     return Suspicion(
         name="chunks read together",
-        seen=f"{100 * share:.3g} % of the gaps between chunks{more} are below {_s(SHOWS * mean)}, "
+        seen=f"{least}{100 * share:.3g} % of the gaps between chunks are below {_s(SHOWS * mean)}, "
         "a hundredth of their mean",
         why="the client found several chunks waiting: the network or a busy client bunched them, "
         "so ITL percentiles show the client's reads, not the server's steps",
@@ -285,7 +291,7 @@ def _coarse_stamps(run: BenchmarkRun) -> Suspicion | None:
     waits = (log.first_token - log.arrival)[log.succeeded]
     waits = np.round(waits[~np.isnan(waits)], 9)
     values = np.unique(waits)
-    if waits.size < 10 or values.size < 3:
+    if waits.size < FEWEST or values.size < 3:
         return None
     typical = float(np.median(waits))
     steps = np.diff(values)
@@ -322,7 +328,7 @@ def _several_clocks(run: BenchmarkRun) -> Suspicion | None:
                 "the client can be told, and stamps of different rows may not compare",
                 chapter="dialects",
             )
-    if sent.size < 10:
+    if sent.size < FEWEST:
         return None
     span, gaps = float(sent[-1] - sent[0]), np.diff(sent)
     at = int(gaps.argmax())
@@ -346,7 +352,7 @@ def _warm_up_inside(run: BenchmarkRun) -> Suspicion | None:
     order = np.argsort(log.arrival[ok], kind="stable")
     waits = (log.first_token - log.arrival)[ok][order]
     n = waits.size
-    if n < 10:
+    if n < FEWEST:
         return None
     largest_after = np.maximum.accumulate(waits[::-1])[::-1][1:]
     smallest_before = np.minimum.accumulate(waits)[:-1]
@@ -358,7 +364,7 @@ def _warm_up_inside(run: BenchmarkRun) -> Suspicion | None:
     chance = 1 / comb(n, k)
     without = float(waits[k:].mean())
     shift = float(waits.mean()) / without - 1
-    if chance > CHANCE or shift < SHOWS:
+    if chance > CHANCE or shift < SHOWS or waits[:k].min() < COLD * np.median(waits[k:]):
         return None
     return Suspicion(
         name="warm-up inside",
@@ -403,10 +409,10 @@ def _other_rate(run: BenchmarkRun) -> Suspicion | None:
     if log is None or not log.shared_clock:
         return _sending_took_longer(run, asked)
     sent = log.arrival[~np.isnan(log.arrival)]
-    if sent.size < 2 or not (span := float(np.ptp(sent))):
+    if sent.size < FEWEST or not (span := float(np.ptp(sent))):
         return None
     rate = (sent.size - 1) / span
-    if abs(asked / rate - 1) < max(SIGMAS / sqrt(sent.size), SHOWS):
+    if abs(asked / rate - 1) < max(SIGMAS / sqrt(sent.size - 1), SHOWS):
         return None
     slower = rate < asked
     return Suspicion(
@@ -455,10 +461,10 @@ def _sending_took_longer(run: BenchmarkRun, asked: float) -> Suspicion | None:
 def _all_at_once(run: BenchmarkRun) -> Suspicion | None:
     """A burst, in which TTFT is the backlog's."""
     log = run.requests
-    if log is None or not log.shared_clock or len(log) < 10:
+    if log is None or not log.shared_clock or len(log) < FEWEST:
         return None
     sent = log.arrival[~np.isnan(log.arrival)]
-    if sent.size < 10 or np.isnan(log.last_token).all():
+    if sent.size < FEWEST or np.isnan(log.last_token).all():
         return None
     sending = float(np.ptp(sent))
     whole = float(np.nanmax(log.last_token) - sent.min())
@@ -483,7 +489,7 @@ def _closed_loop(run: BenchmarkRun) -> Suspicion | None:
     if log is None or not log.shared_clock:
         return None
     ok = log.succeeded & ~np.isnan(log.arrival) & ~np.isnan(log.last_token)
-    if ok.sum() < 10:
+    if ok.sum() < FEWEST:
         return None
     sent, left = log.arrival[ok], log.last_token[ok]
     curve = occupancy_curve(sent, left)

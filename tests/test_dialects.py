@@ -197,6 +197,19 @@ def test_a_file_is_reproduced_from_its_rows(name) -> None:
     assert all(row.why for row in rows if row.recomputed is None)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("vllm/4rps", {"duration", "goodput"}),  # its file names no limits
+        ("aiperf/rate3", set()),
+        ("guidellm/2rps", {"duration"}),
+        ("llmperf/groq_70b", {"request_throughput", "output_throughput"}),
+    ],
+)
+def test_nothing_else_is_out_of_reach(name, keys) -> None:
+    assert {row.key for row in reproduce(load(name)) if row.recomputed is None} == keys
+
+
 def test_limits_behind_a_goodput_can_be_named() -> None:
     run = load("vllm/4rps")
     (row,) = (row for row in reproduce(run) if row.key == "goodput")

@@ -204,6 +204,13 @@ def test_coarse_stamps(grid):
     assert f"{1000 * grid:g} ms" in seen(run, "coarse stamps")
 
 
+def test_a_few_values_on_no_grid_are_silent():
+    rng = np.random.default_rng(1)
+    waits = rng.choice([0.1, 0.13, 0.175], N)
+    gaps = [np.full(20, 0.02)] * N
+    assert names(run_of(healthy().requests.arrival, waits, gaps)) == []
+
+
 def closed(cap: int, n: int = 200, think: float = 1e-3) -> BenchmarkRun:
     """A client that sends the next request when an answer is there, never more than `cap`."""
     rng = np.random.default_rng(2)
@@ -240,13 +247,23 @@ def test_open_loop_at_even_gaps_is_no_closed_loop():
     assert names(run_of(arrival, rng.uniform(0.14, 0.15, N), gaps)) == []
 
 
+def test_a_peak_at_the_end_is_no_closed_loop():
+    """Forty requests one by one, then a few together whose successors happen to follow answers."""
+    burst = 400.0 + np.array([0.0, 0.1, 0.2, 0.3, 1.201, 1.301, 1.401])
+    arrival = np.concatenate([10.0 * np.arange(40), burst])
+    waits = np.full(47, 0.2)
+    gaps = [np.full(50, 0.02)] * 47
+    assert names(run_of(arrival, waits, gaps, request_rate=None)) == []
+
+
 def test_closed_loop_by_littles_law_on_a_summary():
     """200 requests asked at 10/s take 20 s; this run took 60 s, and no answer took 5."""
     said = {"completed": 200.0, "failed": 0.0, "duration": 60.0, "e2e.mean": 4.0, "e2e.max": 5.0}
     run = BenchmarkRun(tool="vllm", requests=None, stated=said, request_rate=10.0)
     assert names(run) == ["closed loop"]
     assert "held back" in seen(run, "closed loop")
-    assert "13 in flight over the run" in seen(run, "closed loop")
+    assert "13 in flight over the run" in seen(run, "closed loop")  # 200 x 4 s / 60 s
+    assert "14 while it sent" in seen(run, "closed loop")  # 200 x 4 s / 56 s
     for change in ({"duration": 25.0}, {"e2e.max": 45.0}, {"failed": 1.0}):
         other = replace(run, stated=said | change)
         assert "closed loop" not in names(other)
@@ -255,6 +272,8 @@ def test_closed_loop_by_littles_law_on_a_summary():
 def test_not_the_rate_asked_for():
     assert names(healthy(request_rate=2 * RATE)) == ["not the rate asked for"]
     assert names(healthy(request_rate=RATE / 2)) == ["not the rate asked for"]
+    even = run_of(np.arange(21.0), np.full(21, 0.1), [np.full(9, 0.02)] * 21, request_rate=10.0)
+    assert "10 requests/s were asked for, 1 were sent" in seen(even, "not the rate asked for")
     assert names(healthy(request_rate=float("inf"))) == []
     assert names(healthy(request_rate=1.1 * RATE)) == []  # 300 arrivals carry no 10 %
 
@@ -360,7 +379,9 @@ def test_two_token_counts():
     found = replace(run, text_tokens=text)
     assert names(found) == ["two token counts"]
     assert "1 answers differ" in seen(found, "two token counts")
-    assert names(replace(run, text_tokens=np.ceil(0.9 * text))) == ["two token counts"]
+    for share in (0.9, 1.1):
+        other = np.ceil(share * run.requests.output_tokens)
+        assert names(replace(run, text_tokens=other)) == ["two token counts"]
 
 
 def test_whole_second_bins():
