@@ -224,7 +224,21 @@ def start_engine(model: str, **arguments: Any) -> Any:
 
 
 def greedy(output_tokens: int) -> Any:
-    """vLLM's sampling parameters for an answer of exactly that many tokens."""
+    """vLLM's sampling parameters for an answer of exactly `output_tokens` tokens.
+
+    Parameters
+    ----------
+    output_tokens : the answer's length, >= 1.
+
+    Returns
+    -------
+    vLLM's SamplingParams.
+
+    Raises
+    ------
+    ImportError : vLLM is not installed.
+    ValueError : vLLM refuses the length.
+    """
     vllm = _vllm()
     # Only the new tokens come back from a step, and no time goes into turning them into text.
     kind = importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA
@@ -581,7 +595,18 @@ def record_decode(
 
 
 def kv_bytes_per_token(engine: Any) -> int | None:
-    """KV of one token, over all layers, on each device (B); None where layers differ."""
+    """KV of one token, over all layers, on each device.
+
+    Parameters
+    ----------
+    engine : as in `record`.
+
+    Returns
+    -------
+    The size (B), or None where layers differ. Raises nothing of its own.
+
+    Source: vLLM `v1/kv_cache_interface.py`.
+    """
     groups = engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         return None
@@ -592,7 +617,20 @@ def kv_bytes_per_token(engine: Any) -> int | None:
 
 
 def settings(engine: Any) -> dict[str, Any]:
-    """What a record's meta file says of engine, model and machine."""
+    """What a record's meta file says of engine, model and machine.
+
+    Parameters
+    ----------
+    engine : as in `record`.
+
+    Returns
+    -------
+    Names and values, ready for JSON; sizes in tokens, sequences, blocks or bytes as vLLM has them.
+
+    Raises
+    ------
+    ImportError : vLLM is not installed.
+    """
     vllm, torch = _vllm(), importlib.import_module("torch")
     platform = importlib.import_module("vllm.platforms").current_platform
     config, model = engine.vllm_config, engine.model_config
@@ -637,6 +675,18 @@ def bandwidth_probe(size: int = 2**30) -> Callable[[], float] | None:
 
     It holds `size` bytes from now on, so make it before the engine takes all memory. Each call sums
     them eight times in a row, three times over, and gives the best of the three.
+
+    Parameters
+    ----------
+    size : bytes to read (B); far more than the device's caches hold.
+
+    Returns
+    -------
+    A function that measures, once a call.
+
+    Raises
+    ------
+    ImportError : vLLM is not installed.
     """
     _vllm()
     torch = importlib.import_module("torch")
@@ -690,7 +740,23 @@ def write(folder: str | Path, run: EngineRun) -> EngineRun:
 
 
 def write_decode(folder: str | Path, name: str, steps: DecodeSteps) -> DecodeSteps:
-    """Write `{name}_steps.csv` and `{name}_meta.json`, and read them back; see `write`."""
+    """Write `{name}_steps.csv` and `{name}_meta.json`, and read them back.
+
+    Parameters
+    ----------
+    folder : made if it is not there.
+    name : how the files begin.
+    steps : as `record_decode` gives them.
+
+    Returns
+    -------
+    The steps as `engine_runs.read_decode_steps` reads them.
+
+    Raises
+    ------
+    FileExistsError : one of the files is there already.
+    ValueError : `name` is no beginning of a file name.
+    """
     of_kind("steps", steps, DecodeSteps)
     table = {key: getattr(steps, key) for key in DECODE}
     _write(Path(folder), name, steps.meta, {"steps": (DECODE, table)})
@@ -747,7 +813,16 @@ decode steps:  python -m lib.capture --model MODEL --out FOLDER --batches 1,8 --
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 0, or 2 with a message on stderr."""
+    """The command line.
+
+    Parameters
+    ----------
+    argv : arguments, without the program's name; those of the process when left out.
+
+    Returns
+    -------
+    0, or 2 with a message on stderr. What is wrong with the arguments raises SystemExit(2).
+    """
     parser = _parser()
     given = parser.parse_args(argv)
     try:
