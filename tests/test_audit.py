@@ -17,20 +17,9 @@ import pytest
 from lib import audit as module
 from lib import benchmarks
 from lib._files import DATA
-from lib.audit import (
-    SCHEMA,
-    WIDTH,
-    Audit,
-    Slo,
-    SweepRow,
-    audit,
-    main,
-    percent,
-    saturation,
-    shown,
-    text,
-    to_json,
-)
+from lib.audit import Audit, Slo, SweepRow, __main__, audit, percent, saturation, shown
+from lib.audit.__main__ import main
+from lib.audit.text import SCHEMA, WIDTH, text, to_json
 from lib.benchmarks import BenchmarkRun
 from lib.record import RequestLog
 
@@ -736,7 +725,7 @@ def test_html_into_a_missing_folder_is_told(tmp_path, capsys):
 
 
 def test_long_work_is_told_on_stderr(capsys, monkeypatch):
-    monkeypatch.setattr(module, "LONG", 1)
+    monkeypatch.setattr(__main__, "LONG", 1)
     assert main([str(VLLM[0])]) == 0
     _, err = said(capsys)
     assert f"audit: reading {VLLM[0].name}" in err
@@ -747,7 +736,7 @@ def command(*args, **environment) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "lib.audit", *map(str, args)],
         capture_output=True,
-        cwd=Path(module.__file__).parents[1],
+        cwd=Path(benchmarks.__file__).parents[2],
         env={**os.environ, **environment},
         timeout=120,
         check=False,

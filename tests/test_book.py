@@ -2,7 +2,7 @@
 
 import ast
 import copy
-import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -325,7 +325,7 @@ def test_every_chapter_has_its_module_and_test() -> None:
     shared = {"ttft": "latency", "e2e": "latency"}
     for path in CHAPTERS:
         module = shared.get(path.stem, path.stem)
-        assert (ROOT / "lib" / f"{module}.py").is_file()
+        assert importlib.util.find_spec(f"lib.{module}") is not None
         assert (ROOT / "tests" / f"test_{module}.py").is_file()
 
 
@@ -341,7 +341,10 @@ def test_equation_labels_are_unique() -> None:
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for path in sorted((ROOT / "lib").glob("[!_]*.py")):
+    """Those of every module of `lib`, and of its packages' own."""
+    for path in sorted((ROOT / "lib").glob("[!_]*")):
+        if path.suffix != ".py" and not (path / "__init__.py").is_file():
+            continue
         module = importlib.import_module(f"lib.{path.stem}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if not name.startswith("_") and function.__module__ == module.__name__:

@@ -349,7 +349,7 @@ def html(audit: Audit) -> str:
 
     Parameters
     ----------
-    audit : what `lib.audit.audit` returned.
+    audit : what `audit` returned.
 
     Returns
     -------

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from lib import benchmarks, report
+from lib import benchmarks
 from lib.audit import (
     Audit,
     Distribution,
@@ -23,6 +23,9 @@ from lib.audit import (
     Suspicion,
     Sweep,
     SweepRow,
+)
+from lib.audit import (
+    page as report,
 )
 from lib.benchmarks import BenchmarkRun
 from lib.diagnosis import Diagnosis, Silence, Verdict
