@@ -819,3 +819,13 @@ def test_many_requests_take_seconds():
     found = audit([run], Slo(ttft=0.15, tpot=0.025))
     assert time.perf_counter() - begin < 20
     assert found.runs[0].goodput.joint.judged == 200_000
+
+
+def test_a_sweep_without_rows_is_not_judged(capsys):
+    assert main([*map(str, STAGES[:3]), *GIVEN]) == 0
+    out, _ = said(capsys)
+    assert "3 of 3 runs have no rows to judge." in out
+    assert "Within" not in out
+    assert "SLO missed" not in out
+    assert main([str(VLLM[6]), *map(str, STAGES[:2]), *GIVEN]) == 1
+    assert "SLO missed in 1 of 1 runs. 2 of 3 runs have no rows to judge." in said(capsys)[0]

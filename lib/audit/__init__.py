@@ -716,7 +716,7 @@ def _little_identity(run: BenchmarkRun, facts: _Facts) -> Identity | None:
         start, end = log.arrival[timed], ends[timed]
         if timed.sum() == log.succeeded.sum() and timed.any() and end.max() > start.min():
             residual = little_residual(n, mean, start, end)
-            note = "n x mean E2E, against the stamps"
+            note = "n W against stamps"
             return _checked(name, residual, ROUNDING_S / mean + ROUNDING, "", "audit", note)
     stated = said.get("concurrency")
     if stated and facts.throughput and facts.e2e:

@@ -31,8 +31,8 @@ from lib.suspicions import Suspicion
 SCHEMA = "serving-ledger/audit/1"
 """What `to_json` writes under "schema"."""
 
-WIDTH = 100
-"""Columns of the text."""
+WIDTH = 84
+"""Columns of the text, as many as a page of the book shows."""
 
 
 def text(audit: Audit, *, each: bool = False) -> str:
@@ -68,9 +68,15 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
 
 
 def _cited(line: str, chapter: str) -> str:
-    """A line with its chapter in brackets at the right edge, where there is room."""
+    """A line with its chapter in brackets at the right edge."""
     mark = f"[{chapter}]"
     return f"{line:<{WIDTH - len(mark) - 1}} {mark}"
+
+
+def _row(begin: str, said: str, chapter: str) -> list[str]:
+    """A line of a table: what is said is wrapped in the room between its begin and its chapter."""
+    first, *more = textwrap.wrap(said, WIDTH - len(begin) - len(chapter) - 3) or [""]
+    return [_cited(begin + first, chapter), *(f"{'':<{len(begin)}}{line}" for line in more)]
 
 
 def _run_text(run: RunAudit) -> list[str]:
@@ -95,23 +101,26 @@ def _about(run: RunAudit) -> str:
 
 def _quantity_lines(quantities: Iterable[Quantity]) -> list[str]:
     return [
-        _cited(f"  {q.name:<20}{shown(q.value, q.unit):>20}  {q.note}", q.chapter)
+        line
         for q in quantities
+        for line in _row(f"  {q.name:<19}{shown(q.value, q.unit):>16}  ", q.note, q.chapter)
     ]
 
 
 def _latency_lines(latencies: Sequence[Distribution]) -> list[str]:
     ranks = sorted({q for row in latencies for q, _ in row.percentiles})
     head = ["n", "mean", *(f"p{q:g}" for q in ranks), "largest"]
-    lines = [f"  {'latency':<11}" + "".join(f"{word:>10}" for word in head)]
+    lines = [f"  {'latency':<10}" + "".join(f"{word:>9}" for word in head)]
     for row in latencies:
         have = dict(row.percentiles)
         cells = [f"{row.n:,}", shown(row.mean, "s")]
         cells += [shown(have[q], "s") if q in have else "-" for q in ranks]
         cells.append("-" if row.largest is None else shown(row.largest, "s"))
-        lines.append(
-            _cited(f"  {row.name:<11}" + "".join(f"{cell:>10}" for cell in cells), row.chapter)
-        )
+        lines.append(f"  {row.name:<10}" + "".join(f"{cell:>9}" for cell in cells))
+    derived: dict[str, list[str]] = {}
+    for row in latencies:
+        derived.setdefault(row.chapter, []).append(row.name)
+    lines += _wrapped("; ".join(f"{', '.join(names)} [{c}]" for c, names in derived.items()) + ".")
     withheld = sorted({q for row in latencies for q in row.withheld})
     if withheld:
         names = ", ".join(f"p{q:g}" for q in withheld)
@@ -122,7 +131,9 @@ def _latency_lines(latencies: Sequence[Distribution]) -> list[str]:
     for row in latencies:
         if row.note:
             noted.setdefault(row.note, []).append(row.name)
-    return lines + [f"  {', '.join(names)}: {note}." for note, names in noted.items()]
+    for note, whose in noted.items():
+        lines += _wrapped(f"{', '.join(whose)}: {note}.")
+    return lines
 
 
 def _limits_text(slo: Slo) -> str:
@@ -144,19 +155,16 @@ def _goodput_lines(goodput: Goodput) -> list[str]:
     lines = _wrapped(first)
     for share in (*goodput.single, joint) if len(goodput.single) > 1 else (joint,):
         name = share.name if share.limit is None else f"{share.name} alone"
-        line = f"  {name:<20}{percent(share.ratio):>20}  {share.good:,} of {share.judged:,}"
-        line += f"; 95 %: {percent(share.low)} to {percent(share.high)}"
-        lines.append(_cited(line, "goodput"))
+        said = f"{share.good:,} of {share.judged:,}"
+        said += f"; 95 %: {percent(share.low)} to {percent(share.high)}"
+        lines += _row(f"  {name:<19}{percent(share.ratio):>11}  ", said, "goodput")
     if goodput.rate is not None and goodput.rate_low is not None and goodput.rate_high is not None:
         low, high = shown(goodput.rate_low, "1/s"), shown(goodput.rate_high, "1/s")
-        line = f"  {'goodput':<20}{shown(goodput.rate, '1/s'):>20}  95 %: {low} to {high}"
-        lines.append(_cited(line, "goodput"))
+        begin = f"  {'goodput':<19}{shown(goodput.rate, '1/s'):>11}  "
+        lines += _row(begin, f"95 %: {low} to {high}", "goodput")
     if goodput.note:
         lines += _wrapped(f"Note: {goodput.note}.")
-    lines.append(
-        "  95 %: Wilson's interval for the share behind the sample, if requests are independent."
-    )
-    return lines
+    return [*lines, "  95 %: Wilson's interval for what lies behind, if requests are independent."]
 
 
 def _identity_lines(identities: Iterable[Identity]) -> list[str]:
@@ -166,9 +174,7 @@ def _identity_lines(identities: Iterable[Identity]) -> list[str]:
         if row.verdict == "broken":
             said = f"by {_gap(row)}; {row.note}"
         word = row.verdict.upper() if row.verdict == "broken" else row.verdict
-        first, *more = textwrap.wrap(said, WIDTH - 64) or [""]
-        lines.append(_cited(f"  {row.name:<36}{word:<13}{first}", row.chapter))
-        lines += [f"{'':<51}{line}" for line in more]
+        lines += _row(f"  {row.name:<35}{word:<13}", said, row.chapter)
     return lines
 
 
@@ -242,38 +248,41 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _sweep_text(audit: Audit, sweep: Sweep) -> list[str]:
-    columns: list[tuple[str, int, Callable[[SweepRow], str]]] = [
-        ("offered", 11, lambda r: _cell(r.offered, "1/s")),
-        ("throughput", 11, lambda r: _cell(r.throughput, "1/s")),
-        ("tokens/s", 10, lambda r: _cell(r.output_throughput, "")),
-        ("TTFT", 10, lambda r: _cell(r.ttft, "s")),
-        ("TPOT", 10, lambda r: _cell(r.tpot, "s")),
-        ("E2E", 10, lambda r: _cell(r.e2e, "s")),
-        ("in system", 10, lambda r: _cell(r.in_system, "")),
-        ("within", 9, lambda r: "-" if r.attainment is None else percent(r.attainment)),
-        ("goodput", 10, lambda r: _cell(r.goodput, "1/s")),
+    columns: list[tuple[str, str, int, Callable[[SweepRow], str]]] = [
+        ("offered", "/s", 9, lambda r: _cell(r.offered, "")),
+        ("answered", "/s", 9, lambda r: _cell(r.throughput, "")),
+        ("tokens", "/s", 8, lambda r: _cell(r.output_throughput, "")),
+        ("TTFT", "", 9, lambda r: _cell(r.ttft, "s")),
+        ("TPOT", "", 9, lambda r: _cell(r.tpot, "s")),
+        ("E2E", "", 9, lambda r: _cell(r.e2e, "s")),
+        ("in", "system", 7, lambda r: _cell(r.in_system, "", 3)),
+        ("within", "", 8, lambda r: "-" if r.attainment is None else percent(r.attainment)),
+        ("goodput", "/s", 9, lambda r: _cell(r.goodput, "")),
     ]
-    used = [c for c in columns if any(c[2](row) != "-" for row in sweep.rows)]
+    used = [c for c in columns if any(c[3](row) != "-" for row in sweep.rows)]
     labels = _told_apart([row.label for row in sweep.rows])
     legend: list[str] = []
-    if max(map(len, labels)) > WIDTH - 4 - sum(width for _, width, _ in used):
+    if max(map(len, labels)) > WIDTH - 2 - sum(width for _, _, width, _ in used):
         numbers = [f"#{i}" for i in range(1, len(labels) + 1)]
-        legend = [f"  {n} {row.label}" for n, row in zip(numbers, sweep.rows, strict=True)]
+        for number, row in zip(numbers, sweep.rows, strict=True):
+            legend += _wrapped(f"{number} {row.label}")
         labels = numbers
     lines = [_head(f"{len(sweep.rows)} runs")]
-    lines.append("  " + "".join(f"{name:>{width}}" for name, width, _ in used) + "  run")
+    for heads in zip(*(c[:2] for c in used), strict=True):
+        lines.append("".join(f"{h:>{c[2]}}" for h, c in zip(heads, used, strict=True)))
+    lines[-2] += "  run"
     for row, label in zip(sweep.rows, labels, strict=True):
-        cells = "".join(f"{cell(row):>{width}}" for _, width, cell in used)
-        lines.append(f"  {cells}  {label}")
+        lines.append("".join(f"{cell(row):>{width}}" for _, _, width, cell in used) + f"  {label}")
     lines += legend
-    lines.append("  TTFT, TPOT, E2E: means. In system: mean number of requests [occupancy].")
-    if audit.slo is not None:
+    lines += _wrapped("TTFT, TPOT, E2E: means. In system: mean number of requests [occupancy].")
+    judged = [run for run in audit.runs if run.goodput is not None]
+    if judged and audit.slo is not None:
         lines += _wrapped(
             f"Within: {_limits_text(audit.slo)}; {percent(audit.slo.target)} of the requests must "
             "be [goodput]."
         )
-    elif sweep.best is not None:
-        lines.append("  Within: the limits that each file names itself [goodput].")
+    elif judged:
+        lines += _wrapped("Within: the limits that each file names itself [goodput].")
     lines.append("")
     if sweep.saturation is not None:
         lines += _wrapped(f"Saturation: {sweep.saturation.says} [goodput]")
@@ -285,16 +294,19 @@ def _sweep_text(audit: Audit, sweep: Sweep) -> list[str]:
         rate = shown(sweep.best.goodput or 0.0, "1/s")
         lines += _wrapped(f"Largest goodput: {rate}, in {sweep.best.label} [goodput].")
     if audit.slo is not None:
-        missed = [r.label for r in audit.runs if r.goodput and r.goodput.outcome == "missed"]
-        lines += _wrapped(f"SLO missed in {len(missed)} of {len(audit.runs)} runs.")
+        missed = sum(r.goodput is not None and r.goodput.outcome == "missed" for r in judged)
+        says = f"SLO missed in {missed} of {len(judged)} runs." if judged else ""
+        if blind := len(audit.runs) - len(judged):
+            says += f" {blind} of {len(audit.runs)} runs have no rows to judge."
+        lines += _wrapped(says.strip())
     if lines[-1]:
         lines.append("")
     lines += [*_several_text(audit, sweep)]
     return lines
 
 
-def _cell(value: float | None, unit: str) -> str:
-    return "-" if value is None else shown(value, unit)
+def _cell(value: float | None, unit: str, digits: int = 4) -> str:
+    return "-" if value is None else shown(value, unit, digits)
 
 
 def _told_apart(labels: Sequence[str]) -> list[str]:
