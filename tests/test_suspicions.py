@@ -192,6 +192,17 @@ def test_two_clocks_in_one_file():
     assert "120 requests" in seen(run, "several clocks")
 
 
+@pytest.mark.parametrize(("pause", "found"), [(17.9, []), (18.1, ["several clocks"])])
+def test_a_long_gap_is_a_burst_or_another_run(pause, found):
+    """Two halves of 1 s each: the gap is nine tenths of the run when it lasts 18 s."""
+    half = np.linspace(0.0, 1.0, 15)
+    arrival = np.concatenate([half, half + 1.0 + pause])
+    rng = np.random.default_rng(3)
+    gaps = [np.full(20, 0.02)] * 30
+    run = run_of(arrival, rng.uniform(0.1, 0.2, 30), gaps, request_rate=None)
+    assert names(run) == found
+
+
 @pytest.mark.parametrize("grid", [0.01, 0.02])
 def test_coarse_stamps(grid):
     run = healthy()
