@@ -812,8 +812,8 @@ class Condition:
 class Rule:
     """A verdict, and the conditions that must all be met.
 
-    pattern : the seed's. when : asked in order. says : the verdict. refuted_by : what would show
-    that it is wrong.
+    pattern : section of the seed's part 7. when : asked in order. says : the verdict. refuted_by :
+    what would show that it is wrong.
     """
 
     name: str
