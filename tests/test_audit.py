@@ -829,3 +829,26 @@ def test_a_sweep_without_rows_is_not_judged(capsys):
     assert "SLO missed" not in out
     assert main([str(VLLM[6]), *map(str, STAGES[:2]), *GIVEN]) == 1
     assert "SLO missed in 1 of 1 runs. 2 of 3 runs have no rows to judge." in said(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("slo", "agrees", "why"),
+    [
+        (Slo(ttft=0.25, tpot=0.025), True, "over the file's own window"),
+        (Slo(ttft=0.3, tpot=0.025), None, "the file names no limits, and yours give another"),
+        (None, None, "the file names no limits"),
+    ],
+)
+def test_a_goodput_of_unnamed_limits_is_checked_by_the_limits_given(slo, agrees, why):
+    (run,) = audit([benchmarks.load("vllm/4rps")], slo).runs
+    (row,) = (row for row in run.stated if row.key == "goodput")
+    assert (row.agrees, row.why) == (agrees, why)
+    assert (row.recomputed is None) == (agrees is None)
+    assert all(other.agrees is not False for other in run.stated)
+
+
+def test_a_goodput_of_named_limits_is_checked_by_those():
+    run = replace(benchmarks.load("vllm/4rps"), limits={"ttft": 0.3, "tpot": 0.025})
+    (found,) = audit([run], Slo(ttft=0.25, tpot=0.025)).runs
+    (row,) = (row for row in found.stated if row.key == "goodput")
+    assert row.agrees is False

@@ -314,17 +314,7 @@ def _run(label: str, run: BenchmarkRun, slo: Slo | None, max_batch_size: int | N
         occupancy=_occupancy(run, facts, max_batch_size),
         identities=_identities(run, facts),
         goodput=judged,
-        stated=tuple(
-            Stated(
-                key=row.key,
-                stated=row.stated,
-                recomputed=row.recomputed,
-                unit=_unit(row.key),
-                agrees=row.agrees,
-                why=row.why,
-            )
-            for row in reproduce(run)
-        ),
+        stated=_stated(run, slo),
         suspicions=suspicions(run),
         diagnosis=_diagnosis(run, facts, judged, max_batch_size),
         run=run,
@@ -878,6 +868,29 @@ def _diagnosis(
             itl_counts=run.itl_counts,
         )
     )
+
+
+def _stated(run: BenchmarkRun, slo: Slo | None) -> tuple[Stated, ...]:
+    """The file's figures beside those from its rows. Where it names no limits, a goodput may be
+    that of the limits asked for, or of others."""
+    asked = None if slo is None or run.limits else slo.limits()
+    found = []
+    for row in reproduce(run, asked):
+        others = asked is not None and row.agrees is False and row.key in _BY_LIMITS
+        found.append(
+            Stated(
+                key=row.key,
+                stated=row.stated,
+                recomputed=None if others else row.recomputed,
+                unit=_unit(row.key),
+                agrees=None if others else row.agrees,
+                why="the file names no limits, and yours give another" if others else row.why,
+            )
+        )
+    return tuple(found)
+
+
+_BY_LIMITS = ("good", "goodput", "attainment")
 
 
 def _unit(key: str) -> str:
