@@ -423,6 +423,7 @@ def test_runs_of_different_tools_are_no_sweep(capsys):
     assert main([*map(str, paths)]) == 0
     out, _ = said(capsys)
     assert "no saturation point can be told" in out
+    assert re.search(r"^  #4 stage_1_lifecycle_metrics\.json$", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= WIDTH
 
 

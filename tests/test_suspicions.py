@@ -201,6 +201,8 @@ def test_a_long_gap_is_a_burst_or_another_run(pause, found):
     gaps = [np.full(20, 0.02)] * 30
     run = run_of(arrival, rng.uniform(0.1, 0.2, 30), gaps, request_rate=None)
     assert names(run) == found
+    if found:  # 18.1 s of 20.1
+        assert "15 requests, then 18.1 s without one, then 15: 90.0%" in seen(run, "several clocks")
 
 
 @pytest.mark.parametrize("grid", [0.01, 0.02])
