@@ -116,7 +116,8 @@ class Ledger:
     mean_ttft, mean_tpot, mean_e2e : (s). entries : mean of each entry of E2E (s), floors included.
     growth : see `Growth`. in_system, in_batch : time averages (requests). peak_batch : the most in
     the batch at once. max_batch_size : B_max. full : share of all waiting that passed while the
-    batch was full. preemptions : how often requests were thrown out. step_floor : what the hardware
+    batch was full. pool_full : the same for the KV pool, see `pool_full`. preemptions : how often
+    requests were thrown out. step_floor : what the hardware
     allows at best (s a step), see `kv_step`. missing : figure -> why it is not known.
     """
 
@@ -139,6 +140,7 @@ class Ledger:
     peak_batch: int | None = None
     max_batch_size: int | None = None
     full: float | None = None
+    pool_full: float | None = None
     preemptions: int | None = None
     step_floor: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -575,6 +577,41 @@ def growth(arrival: ArrayLike, left: ArrayLike, since: float | None = None) -> G
     return Growth(each.value, each.low, each.high, rate, rate - each.value, start, end)
 
 
+def pool_full(running: ArrayLike, waiting: ArrayLike, kv_use: ArrayLike) -> float:
+    """Share of all waiting that passes while the KV pool has no room for one more sequence.
+
+    One more, as large as those that run, needs kv_use / running of the pool.
+
+    Parameters
+    ----------
+    running, waiting : (k,) sequences in the batch and requests that wait, an engine's samples at
+        even distances.
+    kv_use : (k,) share of the pool's blocks in use, 0 to 1.
+
+    Returns
+    -------
+    The share, each sample weighted by the requests that wait.
+
+    Raises
+    ------
+    ValueError : lengths differ, a value is out of range, or nobody ever waits.
+
+    Source: vLLM's log line "Running: ..., Waiting: ..., GPU KV cache usage: ...".
+    """
+    batch, queue = count("running", running), count("waiting", waiting)
+    used = nonnegative("kv_use", kv_use)
+    require("kv_use", used, used <= 1, "a share of the pool, 0 to 1")
+    if not batch.shape == queue.shape == used.shape or batch.ndim != 1:
+        raise ValueError(
+            f"running, waiting and kv_use must be lists of one length: got shapes {batch.shape}, "
+            f"{queue.shape} and {used.shape}"
+        )
+    if not queue.sum():
+        raise ValueError("waiting must be > 0 in a sample: nobody waits")
+    full = used * (batch + 1) > batch
+    return float(queue[full & (batch > 0)].sum() / queue.sum())
+
+
 def ledger(
     requests: RequestLog,
     *,
@@ -585,6 +622,7 @@ def ledger(
     duration: float | None = None,
     max_batch_size: int | None = None,
     preemptions: ArrayLike | None = None,
+    pool_full: float | None = None,
     itl: ArrayLike | None = None,
     itl_counts: ArrayLike | None = None,
     step_floor: float | None = None,
@@ -600,6 +638,7 @@ def ledger(
     duration : the client's wall clock (s); from the first arrival to the last token when left out.
     max_batch_size : B_max, seats of the engine.
     preemptions : (n,) how often each request was thrown out, or their sum.
+    pool_full : share of all waiting that passed while the KV pool was full, see `pool_full`.
     itl, itl_counts : gaps between tokens, flat, and how many of them belong to each request (s).
     step_floor : shortest step that the hardware allows (s), `kv_step.kv_step_time_lower_bound` with
         the weights: tells a slow engine from a limit that no engine keeps.
@@ -627,6 +666,9 @@ def ledger(
     seats = None if max_batch_size is None else _whole("max_batch_size", max_batch_size)
     best = None if step_floor is None else one("step_floor", positive("step_floor", step_floor))
     thrown = None if preemptions is None else count("preemptions", preemptions)
+    memory = None if pool_full is None else one("pool_full", nonnegative("pool_full", pool_full))
+    if memory is not None and memory > 1:
+        raise ValueError(f"pool_full must be a share, 0 to 1: got {memory:.12g}")
     if (itl is None) != (itl_counts is None):
         raise ValueError("itl and itl_counts must be given together: got one of them")
     if thrown is not None and thrown.shape not in ((), (len(requests),)):
@@ -652,6 +694,7 @@ def ledger(
         "max_batch_size": seats,
         "step_floor": best,
         "preemptions": None if thrown is None else int(thrown.sum()),
+        "pool_full": memory,
         "duration": None if duration is None else one("duration", positive("duration", duration)),
         **_means(done, splits),
     }
@@ -939,6 +982,18 @@ def _thrown_out(of: Ledger) -> tuple[bool | None, str]:
     return of.preemptions > 0, f"requests were thrown out {of.preemptions} times"
 
 
+def _no_room(of: Ledger) -> tuple[bool | None, str]:
+    """Thrown out once is enough: nobody is while the pool has a free block."""
+    known = []
+    if of.preemptions is not None:
+        known.append(_thrown_out(of)[1])
+    if of.pool_full is not None:
+        known.append(f"{of.pool_full:.0%} of all waiting passed while the KV pool was full")
+    if not known:
+        return None, "neither preemptions nor pool_full is given"
+    return bool(of.preemptions) or (of.pool_full or 0.0) > 0.5, "; ".join(known)
+
+
 def _crowded(of: Ledger) -> tuple[bool | None, str]:
     if of.max_batch_size is None:
         return None, "max_batch_size is not given"
@@ -965,6 +1020,7 @@ TTFT_ALONE = (_high("ttft"), _steady("tpot"))
 TPOT_ALONE = (_high("tpot"), _steady("ttft"))
 GROWS = Condition("number in the system or queue grows", _grows)
 THROWN_OUT = Condition("requests thrown out", _thrown_out)
+NO_ROOM = Condition("requests thrown out, or the pool full while they wait", _no_room)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -977,7 +1033,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "KV pool",
         "7.1",
-        (*TTFT_ALONE, _late_for("ttft", "queue", "wait"), THROWN_OUT),
+        (*TTFT_ALONE, _late_for("ttft", "queue", "wait"), NO_ROOM),
         "Requests wait for KV memory.",
         "With more KV blocks TTFT stays late, or the log shows free blocks while they wait.",
     ),

@@ -23,6 +23,7 @@ from lib.diagnosis import (
     ledger,
     lone_floor,
     pace,
+    pool_full,
     share_interval,
     split_e2e,
     split_tpot,
@@ -486,6 +487,8 @@ def test_failed_requests_miss_the_slo_and_nothing_else() -> None:
         ({"max_batch_size": 2.5}, "max_batch_size must be a whole number"),
         ({"preemptions": [1, 2]}, "preemptions must be one number or one a request"),
         ({"preemptions": -1}, "preemptions must be >= 0"),
+        ({"pool_full": 1.1}, "pool_full must be a share, 0 to 1: got 1.1"),
+        ({"pool_full": -0.1}, "pool_full must be >= 0"),
         ({"step_floor": 0.0}, "step_floor must be > 0"),
         ({"itl": [0.1]}, "itl and itl_counts must be given together"),
         ({"itl": [0.1], "itl_counts": [1]}, "itl_counts must have one value a request"),
@@ -579,7 +582,7 @@ def test_what_only_the_engine_knows_is_asked_for() -> None:
     assert "queue" in rules(ample)
     assert why(ample, "KV pool") == (
         "not met",
-        "requests thrown out? requests were thrown out 0 times",
+        "requests thrown out, or the pool full while they wait? requests were thrown out 0 times",
     )
     client = replace(log, scheduled=np.full(300, np.nan), prefill_end=np.full(300, np.nan))
     blind = diagnose(ledger(client, **loose))
@@ -589,6 +592,44 @@ def test_what_only_the_engine_knows_is_asked_for() -> None:
         "not known",
         "more in the system than seats? max_batch_size is not given",
     )
+
+
+def test_a_full_pool_is_seen_without_preemptions() -> None:
+    log, known = served(poisson(1, 12.0), max_num_seqs=4)
+    known |= {"max_batch_size": 300, "preemptions": None}
+    loose: dict[str, Any] = {"ttft_slo": 0.5, "tpot_slo": 0.05}
+    blind = diagnose(ledger(log, **known, **loose))
+    assert why(blind, "KV pool")[0] == "not known"
+    assert "neither preemptions nor pool_full is given" in why(blind, "KV pool")[1]
+    for share, named in ((0.6, True), (0.5, False)):
+        found = diagnose(ledger(log, pool_full=share, **known, **loose))
+        assert ("KV pool" in rules(found)) is named
+    assert "50% of all waiting passed while the KV pool was full" in why(found, "KV pool")[1]
+
+
+def test_pool_full_by_hand() -> None:
+    """Four sequences hold 0.8 of the pool: a fifth takes the rest, and 0.81 has no room for it."""
+    assert pool_full([4, 4], [1, 3], [0.8, 0.81]) == 0.75
+    assert pool_full([4, 4], [1, 0], [0.8, 0.81]) == 0.0
+    assert pool_full([0, 1], [1, 1], [0.3, 0.51]) == 0.5  # of what size, with nobody there?
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (([1], [0], [0.5]), "waiting must be > 0 in a sample: nobody waits"),
+        (([1], [1, 2], [0.5]), "running, waiting and kv_use must be lists of one length"),
+        ((1, 1, 0.5), "running, waiting and kv_use must be lists of one length"),
+        (([1], [1], [1.5]), "kv_use must be a share of the pool, 0 to 1: got 1.5"),
+        (([1], [1], [-0.1]), "kv_use must be >= 0"),
+        (([1], [1], [np.nan]), "kv_use must be finite"),
+        (([0.5], [1], [0.1]), "running must be a whole number"),
+        (([1], [-1], [0.1]), "waiting must be >= 0"),
+    ],
+)
+def test_pool_full_refuses(arguments: tuple[Any, ...], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        pool_full(*arguments)
 
 
 def test_high_needs_the_interval_too() -> None:
