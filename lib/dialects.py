@@ -6,7 +6,7 @@ A tool's rules are data: `print(DIALECTS["vllm"])` shows them. `translate` appli
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,6 +48,11 @@ class Measure:
         "token gap", which is 0 between tokens of one chunk.
     weighted : statistics weigh each request by its divisor.
     at_least : answers of fewer tokens have no value.
+
+    Raises
+    ------
+    ValueError : another name, an end that does not come after the begin in `STAMPS`, weights for
+        samples that are gaps, `at_least` negative or not whole.
     """
 
     begin: str
@@ -62,6 +67,11 @@ class Measure:
         choice("end", self.end, STAMPS)
         choice("divisor", self.divisor, DIVISORS)
         choice("each", self.each, EACH)
+        if STAMPS.index(self.end) <= STAMPS.index(self.begin):
+            raise ValueError(f"end must come after begin {self.begin!r}: got {self.end!r}")
+        if self.weighted and self.each != "request":
+            raise ValueError(f"weighted must be False where a sample is a {self.each}: got True")
+        one("at_least", count("at_least", self.at_least))
 
     def times(self, stamps: Mapping[str, FloatArray], divisor: FloatArray) -> FloatArray:
         """(end - begin) / divisor (s), NaN where a stamp or the divisor is missing, or it is 0."""
@@ -69,6 +79,12 @@ class Measure:
         has = divisor > 0
         times: FloatArray = np.where(has, span / np.where(has, divisor, 1.0), np.nan)
         return times
+
+    def short(self, tokens: FloatArray) -> NDArray[np.bool_]:
+        """The answers that have too few tokens for a value: no gap, or fewer than `at_least`."""
+        gaps = self.divisor not in ("1", "N", "chunks")
+        few: NDArray[np.bool_] = tokens < max(self.at_least, 2 if gaps else 0)
+        return few
 
     def __str__(self) -> str:
         text = f"{self.end} - {self.begin}"
@@ -108,6 +124,12 @@ class Dialect:
         requests by a "sweep" over sends and ends; or "none".
     concurrency : mean concurrency as the "sum" of E2E over the window, or "none".
     clock : the clock that stamps.
+
+    Raises
+    ------
+    ValueError : a rule has another value than those above, a limit judges no measure, there is no
+        measure "ttft" or "e2e".
+    TypeError : a measure is no Measure.
     """
 
     tool: str
@@ -130,6 +152,21 @@ class Dialect:
     concurrency: Literal["sum", "none"] = "none"
     clock: str
 
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal:
+                choice(name, getattr(self, name), get_args(kind))
+        choice("window_end", self.window_end, STAMPS)
+        for name, measure in self.measures.items():
+            of_kind(f"measures[{name!r}]", measure, Measure)
+        for name in ("ttft", "e2e"):  # the window begins where TTFT does, a stay ends with E2E
+            if name not in self.measures:
+                raise ValueError(f"measures must hold {name!r}: got {', '.join(self.measures)}")
+        for limit, name in self.limits.items():
+            choice(f"limits[{limit!r}]", name, tuple(self.measures))
+        for name in ("rate_less", "ddof"):
+            one(name, count(name, getattr(self, name)))
+
     def rules(self) -> dict[str, str]:
         """Every rule as a name and a text."""
         rules = {name: str(measure) for name, measure in self.measures.items()}
@@ -138,18 +175,19 @@ class Dialect:
         if self.limits:
             judged = ", ".join(f"{limit} judges {name}" for limit, name in self.limits.items())
             rules["limits"] = f"{judged}; in {self.limit_unit}"
-        rules["verdict"] = self.verdict
+        rules["verdict"] = _SAYS[self.verdict]
         if self.verdict in ("request", "position"):
-            rules["one-token answers"] = self.one_token
-            rules["failures"] = self.failures
+            rules["one-token answers"] = _SAYS[self.one_token]
+            rules["failures"] = _SAYS[self.failures]
         rules["window"] = "wall clock of the client"
         if self.window != "wall":
-            start = "first due" if self._begin() == "due" else "first send"
-            rules["window"] = f"{start} to last {self.window_end}, of all {self.window_over}"
+            around = "the tool's own, around " if self.window == "measured" else ""
+            span = f"earliest {self._begin()} to latest {self.window_end}"
+            rules["window"] = f"{around}{span}, of all {self.window_over}"
         rules["requests in the rate"] = f"n - {self.rate_less}" if self.rate_less else "n"
-        rules["percentile"] = self.percentile
-        rules["std"] = f"n - {self.ddof}" if self.ddof else "n"
-        rules["peaks"], rules["concurrency"] = self.peaks, self.concurrency
+        rules["percentile"] = _SAYS[self.percentile]
+        rules["std divides by"] = f"n - {self.ddof}" if self.ddof else "n"
+        rules["peaks"], rules["concurrency"] = _SAYS[self.peaks], _SAYS[self.concurrency]
         rules["clock"] = self.clock
         return rules
 
@@ -161,6 +199,25 @@ class Dialect:
         """The stamp from which the window runs."""
         return "due" if self.measures["ttft"].begin == "due" else "sent"
 
+
+_SAYS = {
+    "request": "each request is good or not",
+    "p99": "the run passes if each P99 is within its limit",
+    "position": "lists paired by position, missing values dropped",
+    "pass": "pass",
+    "fail": "fail",
+    "skip": "left out",
+    "miss": "count as misses",
+    "leave_out": "left out",
+    "no ratio": "no attainment is given",
+    "linear": "linear interpolation",
+    "cumulative": "first value whose summed share reaches q",
+    "floor": "sorted[floor(n q)]",
+    "seconds": "chunks and requests in whole seconds",
+    "sweep": "requests by a sweep over sends and ends",
+    "sum": "sum of E2E over the window",
+    "none": "none",
+}
 
 _LIMITS = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e"}
 _ITL_LIMITS = {"ttft": "ttft", "tpot": "itl", "e2e": "e2e"}
@@ -501,8 +558,8 @@ class _Reading:
     def measure(self, measure: Measure) -> tuple[FloatArray, FloatArray]:
         """The measure of each request, NaN where it has none; and the divisor."""
         divisor = self.divisor(measure.divisor)
-        counts = self.done & ~(self.tokens < measure.at_least)
-        value = measure.times(self.stamps, np.where(counts, divisor, np.nan))
+        has = self.done & ~measure.short(self.tokens)
+        value = measure.times(self.stamps, np.where(has, divisor, np.nan))
         return value, divisor
 
     def gaps(self, measure: Measure, has: NDArray[np.bool_]) -> FloatArray:
@@ -536,7 +593,9 @@ class _Reading:
             return "the log has no token counts of chunks"
         if np.isnan(self.tokens[self.done]).all():
             return "the log has no output tokens"
-        return "no answer has enough tokens" if measure.divisor != "1" else "no request has both"
+        if measure.divisor != "1" or measure.at_least:
+            return "no answer has enough tokens"
+        return "no request has both stamps"
 
     def window(self) -> dict[str, float]:
         """The throughput's denominator, `duration`, and the span of the rows (s)."""
@@ -628,8 +687,11 @@ class _Reading:
             if name not in rules.limits:
                 self.missing["good"] = f"{rules.tool} has no limit on {name}"
                 return {}
-            if rules.limits[name] in self.missing:
-                self.missing["good"] = self.missing[rules.limits[name]]
+            lacking = self.missing.get(rules.limits[name])
+            short = rules.measures[rules.limits[name]].short(self.tokens)
+            # Where no answer is long enough, a verdict on each request still stands.
+            if lacking and (rules.verdict != "request" or (self.done & ~short).any()):
+                self.missing["good"] = lacking
                 return {}
         limits = {rules.limits[name]: limit + SLACK_S for name, limit in slo.items()}
         if rules.verdict == "p99":
@@ -645,12 +707,10 @@ class _Reading:
             good = self.done.copy()
             for name, limit in limits.items():
                 within = values[name] <= limit  # a missing value is not
-                if rules.measures[name].divisor == "N - 1":
-                    single = self.tokens <= 1
-                    within |= single & (rules.one_token == "pass")
-                    judged &= ~single | (rules.one_token != "skip")
+                short = rules.measures[name].short(self.tokens)
+                within |= short & (rules.one_token == "pass")
+                judged &= ~short | (rules.one_token != "skip")
                 good &= within
-            good &= judged
         figures = {"good": float(good.sum())}
         if window is not None:
             figures["goodput"] = figures["good"] / window
@@ -659,6 +719,8 @@ class _Reading:
             figures["judged"] = float(judged.sum() + lost)
             if figures["judged"]:
                 figures["attainment"] = figures["good"] / figures["judged"]
+            else:
+                self.missing["attainment"] = "no request is judged"
         return figures
 
 
@@ -891,8 +953,9 @@ def peak_throughput(
     ----------
     times : (n,) stamps of the chunks, from the start of the window (s).
     tokens : (n,) tokens in each, or one number for all.
-    duration : length of the window (s) > 0; the last bin ends with it.
-    bin_s : length of a bin (s) > 0.
+    duration : length of the window (s) > 0.
+    bin_s : length of a bin (s) > 0. The last bin ends with the window: a rest shorter than half a
+        bin joins the one before it, lest the final token alone look like a peak.
 
     Returns
     -------
@@ -914,7 +977,7 @@ def peak_throughput(
     window = one("duration", positive("duration", duration))
     width = one("bin_s", positive("bin_s", bin_s))
     require("times", at, (at >= 0) & (at <= window), f"inside the window, 0 to {window:.12g} s")
-    bins = int(np.ceil(window / width))
+    bins = max(int(window / width + 0.5), 1)
     place = np.minimum((at / width).astype(np.int64), bins - 1)
     held = np.bincount(place, weights=np.broadcast_to(each, at.shape), minlength=bins)
     lengths = np.full(bins, width)

@@ -272,6 +272,7 @@ def test_what_a_file_does_not_carry_is_listed() -> None:
 
 
 def test_t01_a_role_chunk_is_no_token() -> None:
+    """Case T01: a role chunk carries no token."""
     log = one_stream([0.005, 0.214, 0.234, 0.254], [0, 1, 1, 1])
     told = translate(log, "vllm")
     assert_allclose(told.values["ttft"], [0.214], atol=1e-9)
@@ -281,6 +282,7 @@ def test_t01_a_role_chunk_is_no_token() -> None:
 
 
 def test_t03_a_reasoning_token_is_a_token() -> None:
+    """Case T03: a reasoning token is a token."""
     thinking = one_stream([0.3, 0.32, 0.34, 4.3, 4.32], first_content=4.3)
     capped = one_stream([0.3, 0.32], first_content=NAN)
     assert value_of(thinking, "vllm", "ttft") == pytest.approx(0.3, abs=1e-9)
@@ -294,6 +296,7 @@ def test_t03_a_reasoning_token_is_a_token() -> None:
 
 
 def test_t05_n_tokens_have_n_minus_1_gaps() -> None:
+    """Case T05: n tokens have n - 1 gaps."""
     told = translate(one_stream([0.5, 0.52, 0.54, 0.56]), "vllm")
     assert told.figures["itl.count"] == 3
     assert told.figures["itl.mean"] == pytest.approx(0.02, abs=1e-9)
@@ -302,22 +305,76 @@ def test_t05_n_tokens_have_n_minus_1_gaps() -> None:
 
 
 def test_t07_tokens_are_counted_not_chunks() -> None:
+    """Case T07: TPOT divides by tokens, not by chunks."""
     log = one_stream([0.5, 0.7, 0.9], 4)
     assert value_of(log, "vllm", "tpot") == pytest.approx(0.0363636364, abs=1e-9)
     assert value_of(log, "vllm", "itl") == pytest.approx(0.2, abs=1e-9)
+    # Of several requests each has its own count; one chunk of all tokens takes no time.
+    several = ClientLog.from_stream(
+        [0.0, 1.0, 2.0, 3.0],
+        [0.5, 0.7, 0.9, 1.4, 2.2, 2.5, 3.5],
+        [4, 4, 4, 1, 3, 6, 1],
+        [3, 2, 1, 1],
+    )
+    told = translate(several, "vllm")
+    assert_allclose(told.values["tpot"], [0.4 / 11, 0.8 / 3, 0.0, NAN], atol=1e-9)
+    assert_allclose(told.values["itl"], [0.2, 0.8, NAN, NAN], atol=1e-9)
+    # Chunks whose tokens nobody counted: the server's count of the answer is enough.
+    uncounted = ClientLog(
+        requests=several.requests,
+        chunk_times=several.chunk_times,
+        chunk_counts=several.chunk_counts,
+    )
+    assert_array_equal(translate(uncounted, "vllm").values["tpot"], told.values["tpot"])
 
 
 def test_t09_the_first_chunk_holds_several_tokens() -> None:
+    """Case T09: the tokens of the first chunk came with the TTFT."""
     log = one_stream([0.4, 1.2], [5, 16])
     gap = value_of(log, "aiperf", "itl_chunk_usage")
     assert gap == pytest.approx(0.05, abs=1e-9)
     assert 1 / gap == pytest.approx(20.0, abs=1e-9)
     assert value_of(log, "aiperf", "itl") == pytest.approx(0.04, abs=1e-9)
+    # First chunks of 5, of 1, of all tokens and, behind a role chunk, of 2.
+    several = ClientLog.from_stream(
+        [0.0, 0.0, 0.0, 0.0],
+        [0.4, 1.2, 0.4, 1.2, 0.4, 0.1, 0.4, 1.2],
+        [5, 16, 1, 4, 7, 0, 2, 8],
+        [2, 2, 1, 3],
+    )
+    told = translate(several, "aiperf")
+    assert_allclose(told.values["itl_chunk_usage"], [0.05, 0.2, NAN, 0.1], atol=1e-9)
+    assert "1 of 4 answers have no itl_chunk_usage" in told.notes
+    # A first chunk that nobody counted is not one token.
+    uncounted = replace(several, chunk_tokens=None)
+    told = translate(uncounted, "aiperf")
+    assert np.isnan(told.values["itl_chunk_usage"]).all()
+    assert told.missing["itl_chunk_usage"] == "the log has no token counts of chunks"
+    for n_out in (5, 3):  # no token, or fewer than none, after the first chunk: no divisor
+        short = one_stream([0.4, 1.2], [5, 16], output_tokens=n_out)
+        assert value_of(short, "aiperf", "itl_chunk_usage") is None
+    whole = translate(one_stream([0.4], [21]), "aiperf")
+    assert whole.missing["itl_chunk_usage"] == "no answer has enough tokens"
 
 
 def test_t11_a_peak_is_never_below_the_mean() -> None:
+    """Case T11: a peak of tokens is never below the mean."""
     assert peak_throughput([0.5, 1.5, 2.5, 3.5], 8, 4.0) == pytest.approx(8.0, abs=1e-9)
     assert peak_throughput([0.5, 1.5, 2.5, 3.5], 1, 4.0) == pytest.approx(1.0, abs=1e-9)
+    # A rest of 0.6 bins is a bin of its own, one of 0.4 belongs to the bin before it.
+    assert peak_throughput([0.5, 1.5], 6, 1.6) == pytest.approx(6 / 0.6)
+    assert peak_throughput([0.5, 1.3], 6, 1.4) == pytest.approx(12 / 1.4)
+    # The last token of a run is no peak, however little time is left for it.
+    assert peak_throughput([0.5, 1.5, 2.0001], 1, 2.0001) == pytest.approx(2 / 1.0001)
+
+
+@pytest.mark.parametrize("bin_s", [0.1, 0.3, 0.7, 1.1])
+@pytest.mark.parametrize("bins", [3, 7, 11, 199])
+def test_a_whole_number_of_bins_leaves_no_sliver(bin_s, bins) -> None:
+    """bins * bin_s is rarely a whole number of float64 bins, and the rest is no bin."""
+    for duration in (bins * bin_s, np.nextafter(bins * bin_s, 0), np.nextafter(bins * bin_s, 999)):
+        peak = peak_throughput([0.0, duration], 1, duration, bin_s)
+        assert peak == pytest.approx(1 / bin_s, rel=1e-9)
 
 
 @given(
@@ -332,24 +389,41 @@ def test_the_bins_tile_the_window(chunks, duration, bin_s) -> None:
 
 
 def test_t13_tokens_a_chunk_from_two_means() -> None:
+    """Case T13: ITL over TPOT is the tokens of a chunk."""
     assert tokens_per_chunk(213.26, 66.76) == pytest.approx(3.1944, rel=1e-2)
+    assert_allclose(tokens_per_chunk([213.26, 20.0], [66.76, 20.0]), [3.1944, 1.0], rtol=1e-2)
     log = one_stream([1.0, 2.0, 4.0], [3, 3, 3], output_tokens=9)
     told = translate(log, "vllm")
     after = tokens_per_chunk(told.figures["itl.mean"], told.figures["tpot.mean"])
     assert after == pytest.approx(8 / 2)  # eight tokens after the first, in two gaps
+    # Answers of 9, 3 and 1 tokens: 10 tokens after the first ones, in 3 gaps. The mean TPOT must
+    # weigh tokens, as GuideLLM's ITL does; vLLM's weighs requests and gives another ratio.
+    mixed = ClientLog.from_stream(
+        [0.0, 0.0, 0.0], [1.0, 2.0, 4.0, 1.0, 1.5, 2.0], [3, 3, 3, 1, 2, 1], [3, 2, 1]
+    )
+    vllm, guidellm = (translate(mixed, name).figures for name in ("vllm", "guidellm"))
+    assert tokens_per_chunk(vllm["itl.mean"], guidellm["itl.mean"]) == pytest.approx(10 / 3)
+    assert tokens_per_chunk(vllm["itl.mean"], vllm["tpot.mean"]) > 1.1 * 10 / 3
 
 
 def test_t15_time_per_output_token_with_and_without_the_first() -> None:
+    """Case T15: two legitimate TPOTs, each by the name of its tool."""
     requests = RequestLog(
-        arrival=[0.0], first_token=[1.0], last_token=[3.0], input_tokens=[5], output_tokens=[101]
+        arrival=[0.0, 5.0, 9.0, 9.0],
+        first_token=[1.0, 5.5, 9.25, NAN],
+        last_token=[3.0, 6.0, 9.25, NAN],
+        input_tokens=[5, 5, 5, 5],
+        output_tokens=[101, 3, 1, 0],  # one token has no gap; none at all has no time
     )
-    log = ClientLog(requests=requests)
-    assert value_of(log, "vllm", "tpot") == pytest.approx(0.02, abs=1e-9)
-    assert value_of(log, "mlperf", "tpot") == pytest.approx(0.02, abs=1e-9)
-    assert value_of(log, "guidellm", "tpot") == pytest.approx(0.0297029703, abs=1e-9)
+    log = ClientLog(requests=requests, due=requests.arrival)
+    tpot = {name: translate(log, name).values["tpot"] for name in ("vllm", "mlperf", "guidellm")}
+    assert_allclose(tpot["vllm"], [0.02, 0.25, NAN, NAN], atol=1e-9)
+    assert_allclose(tpot["mlperf"], [0.02, 0.25, NAN, NAN], atol=1e-9)
+    assert_allclose(tpot["guidellm"], [0.0297029703, 1 / 3, 0.25, NAN], atol=1e-9)
 
 
 def test_t17_the_server_counts_what_text_cannot() -> None:
+    """Case T17: text encoded again gives another count."""
     requests = RequestLog(
         arrival=[0.0], first_token=[0.0], last_token=[1.06], input_tokens=[5], output_tokens=[107]
     )
@@ -357,12 +431,24 @@ def test_t17_the_server_counts_what_text_cannot() -> None:
     assert value_of(log, "vllm", "tpot") == pytest.approx(0.01, abs=1e-9)
     assert value_of(log, "inference-perf", "tpot") == pytest.approx(0.1766666667, abs=1e-9)
     assert translate(log, "inference-perf").notes == ()
+    counted = {name: translate(log, name).figures["output_tokens"] for name in DIALECTS}
+    assert {name for name, tokens in counted.items() if tokens == 7} == {
+        "aiperf",
+        "genai-perf",
+        "inference-perf",
+        "llmperf",
+    }
+    assert set(counted.values()) == {7, 107}
+    empty = replace(log, text_tokens=[0])  # nothing to encode is a count of 0, not a missing one
+    assert value_of(empty, "inference-perf", "tpot") is None
+    assert translate(empty, "aiperf").figures["output_tokens"] == 0
     told = translate(replace(log, text_tokens=None), "inference-perf")
     assert told.values["tpot"][0] == pytest.approx(0.01, abs=1e-9)
     assert told.notes == ("N is the log's own count: it has no text encoded again",)
 
 
 def test_t19_a_ttft_that_was_never_measured() -> None:
+    """Case T19: a TTFT that was never measured is not 0."""
     e2e = 4.7602028687
     requests = RequestLog(arrival=[0.0], input_tokens=[5], output_tokens=[1000])
     log = ClientLog(requests=requests, done=[e2e], closed=[e2e], text_tokens=[0])
@@ -388,6 +474,7 @@ def test_t19_a_ttft_that_was_never_measured() -> None:
 
 
 def test_s01_a_percentile_from_a_float_sum() -> None:
+    """Case S01: a percentile from a float sum."""
     ten, twenty = np.arange(1.0, 11), np.arange(1.0, 21)
     assert percentile(ten, 90, "nearest_rank").value == 9
     assert percentile(twenty, 50, "nearest_rank").value == 10
@@ -396,6 +483,7 @@ def test_s01_a_percentile_from_a_float_sum() -> None:
 
 
 def test_s03_a_missing_value_is_not_zero() -> None:
+    """Case S03: a missing value is not 0."""
     requests = RequestLog(
         arrival=[0.0, 0.0, 0.0],
         first_token=[1.0, 1.0, 1.0],
@@ -411,15 +499,20 @@ def test_s03_a_missing_value_is_not_zero() -> None:
 
 
 def test_s05_equality_at_the_limit() -> None:
+    """Case S05: equality at the limit passes."""
     log = one_stream([0.1 + 0.2], wall=1.0)
     assert log.requests.first_token[0] > 0.3
     for dialect in ("vllm", "sglang", "guidellm"):
         assert translate(log.closed_at_once(), dialect, ttft_slo=0.3).figures["good"] == 1
     late = one_stream([0.3 + 3 * SLACK_S], wall=1.0)
     assert translate(late, "vllm", ttft_slo=0.3).figures["good"] == 0
+    edge = one_stream([0.3 + SLACK_S], wall=1.0, due=0.0)  # the slack itself is within
+    assert translate(edge, "vllm", ttft_slo=0.3).figures["good"] == 1
+    assert translate(edge, "mlperf", ttft_slo=0.3).figures["passes"] == 1
 
 
 def test_s07_wall_clock_or_span() -> None:
+    """Case S07: the wall clock or the span."""
     log = one_stream([0.2, 1.1], [9, 9], start=0.1, wall=1.15)
     wall, span = (translate(log, name).figures["output_throughput"] for name in ("vllm", "aiperf"))
     assert wall == pytest.approx(15.652173913, abs=1e-9)
@@ -427,6 +520,7 @@ def test_s07_wall_clock_or_span() -> None:
 
 
 def test_s07_a_failure_may_end_last() -> None:
+    """Case S07: whose end closes the span."""
     requests = RequestLog(
         arrival=[0.0, 0.5],
         first_token=[1.0, NAN],
@@ -444,13 +538,113 @@ def test_s07_a_failure_may_end_last() -> None:
 
 
 def test_f05_acceptance_length_and_the_bonus_token() -> None:
+    """Case F05: each verified draft also yields one token of the target model."""
     found = speculation(87, 259, 167, [70, 55, 42])
     assert found.acceptance_rate == pytest.approx(0.6447876, abs=1e-6)
     assert found.tokens_per_step == pytest.approx(2.9195402, abs=1e-6)
     assert found.accepted_per_draft == pytest.approx(1.9195402, abs=1e-6)
     assert found.tokens == 254
     assert_allclose(found.per_position, [0.8045977, 0.6321839, 0.4827586], atol=1e-6)
-    assert speculation(87, 259, 0).tokens_per_step == 1  # nothing accepted: plain decoding
+    nothing = speculation(87, 259, 0, [0, 0, 0])  # nothing accepted: plain decoding
+    assert (nothing.acceptance_rate, nothing.accepted_per_draft) == (0, 0)
+    assert (nothing.tokens_per_step, nothing.tokens) == (1, 87)
+    assert_array_equal(nothing.per_position, [0, 0, 0])
+    everything = speculation(10, 40, 40, [10, 10, 10, 10])
+    assert (everything.acceptance_rate, everything.tokens_per_step) == (1, 5)
+    assert speculation(1, 1, 1).tokens == 2
+
+
+# What one-token answers and failures leave of a verdict -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "judged"),
+    [
+        ("vllm", 2, None),
+        ("sglang", 2, 3),
+        ("aiperf", 0, 3),
+        ("guidellm", 0, 1),
+        ("inference-perf", 0, 2),
+    ],
+)
+def test_only_one_token_answers_are_still_judged(name, good, judged) -> None:
+    """Two answers of one token in time, one failure: no TPOT at all, and yet a verdict."""
+    log = ClientLog.from_stream(
+        [0.0, 1.0, 2.0],
+        [0.5, 1.6],
+        [1, 1],
+        [1, 1, 0],
+        succeeded=[True, True, False],
+        wall=4.0,
+        closed=[0.5, 1.6, 2.5],
+    ).closed_at_once()
+    told = translate(log, name, ttft_slo=1.0, tpot_slo=0.05)
+    assert told.figures["good"] == good
+    assert told.figures["goodput"] == good / told.figures["duration"]
+    assert told.figures.get("judged") == judged
+    assert told.figures.get("attainment") == (None if judged is None else good / judged)
+    late = translate(log, name, ttft_slo=0.55, tpot_slo=0.05)  # the second waits 0.6 s
+    assert late.figures["good"] == good / 2
+
+
+def test_lists_and_tails_need_values() -> None:
+    """A list to pair by position, or a P99, does not exist where no answer has a gap."""
+    log = one_stream([0.5], wall=1.0).closed_at_once()
+    for name in ("genai-perf", "mlperf"):
+        told = translate(log, name, ttft_slo=1.0, tpot_slo=0.05)
+        assert told.missing["good"] == "no answer has enough tokens"
+        assert not {"good", "passes"} & set(told.figures)
+
+
+@pytest.mark.parametrize(
+    ("name", "attainment"), [("sglang", 0.0), ("aiperf", 0.0), ("inference-perf", None)]
+)
+def test_a_run_of_failures_has_no_good_request(name, attainment) -> None:
+    failed = RequestLog(
+        arrival=[0.0, 1.0],
+        input_tokens=[1, 1],
+        output_tokens=[NAN, NAN],
+        succeeded=np.array([False, False]),
+    )
+    told = translate(ClientLog(requests=failed, wall=2.0), name, **SLO)
+    assert told.figures["good"] == 0
+    assert told.figures.get("attainment") == attainment
+    if attainment is None:  # it judges answers only
+        assert told.missing["attainment"] == "no request is judged"
+
+
+def test_what_a_failure_leaves_behind_counts_nowhere() -> None:
+    """A stream that broke after two chunks of 9 tokens: in no sum, no gap and no peak."""
+    log = ClientLog.from_stream(
+        [0.0, 0.1],
+        [0.5, 1.5, 0.3, 0.4],
+        [4, 4, 9, 9],
+        [2, 2],
+        succeeded=[True, False],
+        wall=2.0,
+    )
+    figures = translate(log, "vllm").figures
+    assert figures["output_tokens"] == 8
+    assert figures["peak_output_throughput"] == 1
+    assert figures["peak_concurrency"] == 1
+    assert (figures["itl.count"], figures["itl.max"]) == (1, 1.0)
+    ended = replace(log, done=[1.5, NAN])
+    assert translate(ended, "guidellm").figures["peak_concurrency"] == 1
+
+
+def test_a_failure_may_begin_first() -> None:
+    """inference-perf's span covers all that was sent, AIPerf's what was answered."""
+    requests = RequestLog(
+        arrival=[1.0, 3.0],
+        first_token=[NAN, 3.5],
+        last_token=[NAN, 4.0],
+        input_tokens=[5, 5],
+        output_tokens=[NAN, 8],
+        succeeded=np.array([False, True]),
+    )
+    log = ClientLog(requests=requests, closed=[2.0, 4.0])
+    assert translate(log, "aiperf").figures["duration"] == 1.0
+    assert translate(log, "inference-perf").figures["duration"] == 3.0
 
 
 # Rules --------------------------------------------------------------------------------------------
@@ -464,11 +658,37 @@ def test_a_dialect_prints_its_rules() -> None:
         "itl: (last - first) / (N - 1), weighted by N - 1",
         "tpot judges itl",
         "in ms",
-        "percentile: cumulative",
+        "one-token answers: left out",
+        "failures: count as misses",
+        "window: the tool's own, around earliest sent to latest done, of all answered",
+        "percentile: first value whose summed share reaches q",
     ):
         assert part in text
     assert "none below 2 tokens" in str(DIALECTS["inference-perf"].measures["ttft"])
-    assert "first due to last last" in str(DIALECTS["mlperf"])
+    assert "ntpot judges ntpot; in s" in str(DIALECTS["inference-perf"])
+    assert "window: earliest due to latest last" in str(DIALECTS["mlperf"])
+    assert "window: earliest sent to latest closed, of all sent" in str(DIALECTS["inference-perf"])
+
+
+def test_each_tool_has_its_own_begin_and_end() -> None:
+    """Every stamp differs, so no other begin or end gives these times (s)."""
+    log = one_stream(
+        [1.0, 1.2, 1.5], start=0.5, due=0.1, first_content=1.2, done=1.7, closed=2.5, wall=3.0
+    )
+    expected = {  # TTFT, E2E, window
+        "vllm": (0.5, 1.0, 3.0),
+        "sglang": (0.5, 1.2, 3.0),
+        "aiperf": (0.5, 1.0, 1.0),
+        "genai-perf": (0.5, 1.0, 1.0),
+        "guidellm": (0.5, 1.2, 1.2),
+        "inference-perf": (0.7, 2.0, 2.0),
+        "llmperf": (0.5, 2.0, 3.0),
+        "mlperf": (0.9, 1.4, 1.4),
+    }
+    for name, times in expected.items():
+        figures = translate(log, name).figures
+        found = [figures[key] for key in ("ttft.mean", "e2e.mean", "duration")]
+        assert_allclose(found, times, atol=1e-9, err_msg=name)
 
 
 def test_mlperf_runs_from_the_due_time_and_drops_one() -> None:
@@ -572,37 +792,51 @@ def logs(draw) -> ClientLog:
         [s + np.cumsum(gaps[e - c : e]) for s, c, e in zip(sent, counts, ends, strict=True)]
     )
     last = times[ends - 1]
+    tail = np.array(tails)
     return ClientLog.from_stream(
-        sent, times, tokens, counts, done=last + tails, closed=last + 2 * np.array(tails)
+        sent, times, tokens, counts, due=sent - tail, done=last + tail, closed=last + 2 * tail
     ).closed_at_once()
 
 
 @given(logs())
 def test_the_exact_distance_between_two_dialects(log) -> None:
-    """m = (d' m' + difference of ends - difference of begins) / d, for every pair of measures."""
+    """eq-dialects-distance, from every measure to vLLM's TPOT and back."""
     stamps = {
         "due": log.due,
         "sent": log.requests.arrival,
         "first": log.requests.first_token,
-        "first_content": log.first_content,
+        "first_content": log.requests.first_token,
         "last": log.requests.last_token,
         "done": log.done,
         "closed": log.closed,
     }
-    n = log.requests.output_tokens
-    base, mean_gap = translate(log, "vllm").values["tpot"], n - 1
-    for name, divisor in {("guidellm", "tpot"): n, ("sglang", "tpot"): n - 1}.items():
-        tool, measure = name
-        rule = DIALECTS[tool].measures[measure]
-        shift = stamps[rule.end] - stamps["last"] - (stamps[rule.begin] - stamps["first"])
-        told = translate(log, tool).values[measure]
-        has = ~np.isnan(base) & ~np.isnan(told)
-        assert_allclose(
-            told[has],
-            (mean_gap[has] * base[has] + shift[has]) / divisor[has],
-            rtol=1e-9,
-            atol=1e-12,
-        )
+    n, chunks = log.requests.output_tokens, log.chunk_counts
+    divisors = {
+        "1": np.ones(n.size),
+        "N": n,
+        "N - 1": n - 1,
+        "N - first chunk": n - log.chunk_tokens[np.cumsum(chunks) - chunks],
+        "chunks": chunks,
+        "chunk gaps": chunks - 1,
+    }
+
+    def distance(a, b, values):
+        """The value under rule a, from those under rule b."""
+        ends, begins = stamps[a.end] - stamps[b.end], stamps[a.begin] - stamps[b.begin]
+        return (divisors[b.divisor] * values + ends - begins) / divisors[a.divisor]
+
+    ours, base = DIALECTS["vllm"].measures["tpot"], translate(log, "vllm").values["tpot"]
+    for name, dialect in DIALECTS.items():
+        told = translate(log, name).values
+        for measure, theirs in dialect.measures.items():
+            has = ~np.isnan(base) & ~np.isnan(told[measure])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                there, back = (
+                    distance(theirs, ours, base),
+                    distance(ours, theirs, told[measure]),
+                )
+            assert_allclose(told[measure][has], there[has], rtol=1e-9, atol=1e-12)
+            assert_allclose(base[has], back[has], rtol=1e-9, atol=1e-12)
 
 
 @given(logs())
@@ -673,6 +907,44 @@ def test_unknown_measures_are_refused() -> None:
         Measure("start", "last")
     with pytest.raises(ValueError, match="divisor must be one of"):
         Measure("sent", "last", "tokens")
+    with pytest.raises(ValueError, match="end must come after begin 'last': got 'first'"):
+        Measure("last", "first")
+    with pytest.raises(ValueError, match="end must come after begin 'sent': got 'sent'"):
+        Measure("sent", "sent")
+    with pytest.raises(ValueError, match="weighted must be False where a sample is a token gap"):
+        Measure("first", "last", "N - 1", each="token gap", weighted=True)
+    with pytest.raises(ValueError, match="at_least must be >= 0: got -1"):
+        Measure("sent", "first", at_least=-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"tokens": "client"}, ValueError, "tokens must be one of 'server', 'text': got 'client'"),
+        ({"limit_unit": "us"}, ValueError, "limit_unit must be one of"),
+        ({"verdict": "mean"}, ValueError, "verdict must be one of"),
+        ({"one_token": "zero"}, ValueError, "one_token must be one of 'pass', 'fail', 'skip'"),
+        ({"failures": "ignore"}, ValueError, "failures must be one of"),
+        ({"window": "walls"}, ValueError, "window must be one of 'wall', 'span', 'measured'"),
+        ({"window_end": "end"}, ValueError, "window_end must be one of 'due', 'sent', "),
+        ({"window_over": "all"}, ValueError, "window_over must be one of 'answered', 'sent'"),
+        ({"percentile": "lower"}, ValueError, "percentile must be one of 'linear', "),
+        ({"peaks": "minutes"}, ValueError, "peaks must be one of 'seconds', 'sweep', 'none'"),
+        ({"concurrency": "max"}, ValueError, "concurrency must be one of 'sum', 'none'"),
+        ({"ddof": -1}, ValueError, "ddof must be >= 0: got -1"),
+        ({"rate_less": 0.5}, ValueError, "rate_less must be a whole number: got 0.5"),
+        ({"limits": {"tpot": "itl2"}}, ValueError, r"limits\['tpot'\] must be one of 'ttft', "),
+        ({"measures": {"ttft": "first"}}, TypeError, r"measures\['ttft'\] must be of type Measure"),
+        (
+            {"measures": {"ttft": Measure("sent", "first")}, "limits": {}},
+            ValueError,
+            "measures must hold 'e2e': got ttft",
+        ),
+    ],
+)
+def test_a_dialect_refuses(change, error, message) -> None:
+    with pytest.raises(error, match=message):
+        replace(DIALECTS["vllm"], **change)
 
 
 @pytest.mark.parametrize(
@@ -692,6 +964,11 @@ def test_unknown_measures_are_refused() -> None:
         (lambda: tokens_per_chunk(0.0, 1.0), ValueError, "mean_itl must be > 0: got 0"),
         (lambda: tokens_per_chunk(1.0, NAN), ValueError, "mean_tpot must be finite"),
         (lambda: speculation(0, 1, 0), ValueError, "drafts must be >= 1: got 0"),
+        (lambda: speculation(3, 0, 0), ValueError, "draft_tokens must be >= 1: got 0"),
+        (lambda: speculation([3, 4], 9, 4), TypeError, "drafts must be one number"),
+        (lambda: speculation(3, 9, 4.5), ValueError, "accepted must be a whole number: got 4.5"),
+        (lambda: speculation(3, 9, -1), ValueError, "accepted must be >= 0: got -1"),
+        (lambda: tokens_per_chunk([1.0, 2.0], [1.0, 2.0, 3.0]), ValueError, "lengths must match"),
         (lambda: speculation(3, 3, 4), ValueError, "accepted must be <= draft_tokens: got 4 > 3"),
         (lambda: speculation(3, 9, 4, [3, 2]), ValueError, "must sum to accepted: got 5 for 4"),
         (lambda: speculation(3, 9, 4, [1, 3]), ValueError, "<= that of the place before it"),
