@@ -350,14 +350,14 @@ def _several_text(audit: Audit, sweep: Sweep) -> list[str]:
         lines.append("  Nothing suspicious in the data.")
     for name in names:
         hit = [(r, s) for r in audit.runs for s in r.suspicions if s.name == name]
-        worst = hit[-1]
+        run, found = hit[-1]
         own = [s for s in sweep.suspicions if s.name == name]
         where = f"{len(hit)} of {len(audit.runs)} runs"
-        first, *more = _wrap_at(f"{name}, in {where}. {worst[0].label}: {worst[1].seen}.")
-        lines += [_cited(first, worst[1].chapter), *more]
+        first, *more = _wrap_at(f"{name}, in {where}. {run.label}: {found.seen}.")
+        lines += [_cited(first, found.chapter), *more]
         for extra in own:
             lines += _wrapped(f"{extra.seen[0].upper()}{extra.seen[1:]}.", "  ")
-        why = own[0].why if own else worst[1].why
+        why = own[0].why if own else found.why
         lines += _wrapped(f"{why[0].upper()}{why[1:]}.", "    ")
     lines.append("")
     labels = _told_apart([run.label for run in audit.runs])
